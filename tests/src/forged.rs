@@ -256,5 +256,6 @@ fn port(domain: u32, x: u8) -> Port {
         gateway: None,
         forward: false,
         stack: false,
+        rate: None,
     }
 }

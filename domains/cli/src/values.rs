@@ -1,6 +1,7 @@
 //! Values of options that several commands take.
 
 use clap::ValueEnum;
+use toroid_model::link::{LinkError, Rate};
 
 /// Whether a port may pass GSO packets and partial checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +38,20 @@ pub(crate) fn fence(text: &str) -> Result<u32, String> {
     let seconds = if text == "off" { Ok(0) } else { text.parse() };
     seconds.map_err(|_| "use a whole number of seconds, or off".into())
 }
+
+/// A rate, or `off`, which is none.
+pub(crate) fn rate(text: &str) -> Result<OptionalRate, LinkError> {
+    let rate = if text == "off" {
+        None
+    } else {
+        Some(text.parse()?)
+    };
+    Ok(OptionalRate(rate))
+}
+
+/// A rate that may be none. For clap, an `Option` is a value that may be absent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OptionalRate(pub(crate) Option<Rate>);
 
 /// A size in bytes: `64M`, `1.5G` and `512 MiB` use powers of 1024.
 pub(crate) fn bytes(text: &str) -> Option<u64> {

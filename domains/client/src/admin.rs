@@ -29,6 +29,7 @@ use toroid_model::directory::MemberSpec;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::host_key::PublicKey;
 use toroid_model::info::{DomainInfo, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status};
+use toroid_model::link::Rate;
 use toroid_model::placement::Policy;
 use toroid_model::quota::Resource;
 use toroid_model::refusal::{Refusal, RefusalKind};
@@ -304,6 +305,22 @@ impl Control {
             limited: spec.limited,
             plain: spec.no_offload,
             stack: spec.userspace_stack,
+            rate: spec.rate,
+        })
+    }
+
+    /// Changes what members may send, and read and write at other hosts; `None`: as much as they
+    /// can.
+    pub fn set_rate(
+        &mut self,
+        name: &str,
+        nodes: &[String],
+        rate: Option<Rate>,
+    ) -> Result<DomainInfo, ClientError> {
+        self.call(&Request::DomainRate {
+            name: name.into(),
+            nodes: nodes.into(),
+            rate,
         })
     }
 

@@ -21,6 +21,7 @@ mod links;
 pub mod moved;
 mod ownership;
 mod quota;
+mod rates;
 pub mod records;
 pub mod requests;
 pub mod revision;
@@ -34,7 +35,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use addresses::Addresses;
-pub use domain::{Change, Domain, MemberSpec, Wanted, full_members, members, members_with};
+pub use domain::{Change, Domain, MemberSpec, Wanted};
+pub use domain::{full_members, members, members_with, rates};
 pub use error::DirectoryError;
 pub use fence::{Fence, MAX_FENCE, MIN_FENCE};
 pub use gateways::MAX_GATEWAYS;
@@ -271,7 +273,8 @@ impl Directory {
         self.admit(name, nodes, MemberSpec::default())
     }
 
-    /// Adds nodes to a domain as members of one kind. Present members of this kind stay.
+    /// Adds nodes to a domain as members of one kind. Present members of this kind stay, and keep
+    /// their rates: a present member must have the rate of `spec`, if that has one.
     ///
     /// # Errors
     /// As [`Directory::grow`].
@@ -300,6 +303,8 @@ impl Directory {
                 });
             }
         }
+        let rate = spec.rate;
+        rate.map_or(Ok(()), |rate| self.check_rate(domain, nodes, rate))?;
         let joined = nodes - &domain.nodes();
         let mut addresses = domain.addresses.clone();
         if let (Some(addresses), Some(capacity)) = (&mut addresses, domain.capacity()) {

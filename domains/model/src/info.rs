@@ -13,7 +13,7 @@ use crate::ethernet::{DropReason, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::host_key::PublicKey;
 use crate::hosts::{Encryption, Provider};
-use crate::link::{DomainLinks, LinkSpec, Pair, Routing};
+use crate::link::{DomainLinks, LinkSpec, Pair, Rate, Routing};
 use crate::placement::Figures;
 use crate::quota::Amounts;
 use crate::rdma::Rdma;
@@ -543,6 +543,9 @@ pub struct MemberInfo {
     /// Whether the member has a link for one process instead of an interface of the kernel. If the
     /// kernel has no interfaces, no member has one.
     pub stack: bool,
+    /// What it may send, read and write; absent: as much as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Interface; absent without Ethernet, and for a stack.
     pub ifname: Option<String>,
     /// `06:dd:dd:xx:yy:zz`.
@@ -560,6 +563,7 @@ impl MemberInfo {
             limited: self.limited,
             no_offload: self.plain,
             userspace_stack: self.stack,
+            rate: self.rate,
         }
     }
 }

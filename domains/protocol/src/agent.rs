@@ -29,7 +29,7 @@ use toroid_model::host_key::PublicKey;
 use toroid_model::info::{
     DomainInfo, DomainMembers, LinkReport, MemberDrops, NodeInfo, QuotaInfo, ShrinkNeeds, Status,
 };
-use toroid_model::link::{DomainLinks, Pair};
+use toroid_model::link::{DomainLinks, Pair, Rate};
 use toroid_model::quota::Resource;
 use toroid_model::refusal::Refusal;
 
@@ -38,7 +38,7 @@ pub use types::{Bind, ChannelInfo, NewDomain, NodeAllocation, RemoteInfo, StackI
 pub use value::ReplyValue;
 
 /// The version of this protocol. An agent and a client of different versions refuse each other.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// The abstract name of the node socket.
 pub const NODE_SOCKET: &str = "toroid-agent";
@@ -174,6 +174,9 @@ pub enum Request {
         plain: bool,
         /// Whether they have no interface of the kernel, but [`Request::Stack`].
         stack: bool,
+        /// What they may send, and read and write at other hosts; absent: as much as they can.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<Rate>,
     },
     /// Either socket; a node must be a manager of the domain. Reply: [`Reply::Domain`], when
     /// the remaining processes have acknowledged; [`Reply::Done`] if it is repeated after the caller
@@ -224,6 +227,16 @@ pub enum Request {
         fence: Option<u32>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
+    },
+    /// Control socket. Changes what members may send, and read and write at other hosts. In effect
+    /// for their present connections, too, when [`Reply::Domain`] comes.
+    DomainRate {
+        /// The domain.
+        name: String,
+        /// Node sets of members.
+        nodes: Vec<String>,
+        /// The rate of each; null: as much as they can.
+        rate: Option<Rate>,
     },
     /// Control socket, for administrators. Connects a domain to the outside. In effect for all
     /// members when [`Reply::Domain`] comes.

@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Place;
 use toroid_model::ethernet::{DropReason, OffloadKind};
-use toroid_model::link::LinkModel;
+use toroid_model::link::{LinkModel, Rate};
 use toroid_model::rdma::Rdma;
 
 use crate::seal::SealKeys;
@@ -41,7 +41,7 @@ pub enum DriverRequest {
     },
     /// Makes an interface, or takes over a present one, as after a restart of the driver. One
     /// descriptor: the network namespace of the node. A present port may be added again with
-    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`] or [`Port::forward`].
+    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`], [`Port::forward`] or [`Port::rate`].
     AddPort(Port),
     /// Adds or changes a member on another host.
     #[serde(rename = "add_far")]
@@ -266,6 +266,9 @@ pub struct Port {
     pub forward: bool,
     /// Whether the interface is a stack: a process of the node has it instead of the kernel.
     pub stack: bool,
+    /// What the member may send; absent: as much as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
 }
 
 /// An interface of the host to an external network.
@@ -294,6 +297,7 @@ impl Port {
             offload,
             gateway,
             forward,
+            rate,
             ..
         } = *other;
         Port {
@@ -302,6 +306,7 @@ impl Port {
             offload,
             gateway,
             forward,
+            rate,
             ..self.clone()
         } == *other
     }
@@ -336,6 +341,7 @@ mod tests {
             gateway: Some(Ipv4Addr::new(10, 64, 0, 1)),
             forward: true,
             stack: false,
+            rate: None,
         }
     }
 

@@ -11,7 +11,7 @@ pub const SOCKET: &str = "keeper.sock";
 
 /// Version of the stored state: of these messages, of the records, and of the protocols of nodes
 /// and drivers. An agent takes over state of its own version only.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Request of an agent, or of a command that ends the remains of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,6 +1,9 @@
 //! Messages between an agent and its target proxy, on a session of the proxy's liveness socket.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use toroid_model::link::Rate;
 use toroid_model::rdma::Rdma;
 
 use crate::seal::SealKeys;
@@ -13,12 +16,28 @@ pub enum ProxyRequest {
     /// One descriptor: their memory ([`toroid_fabric::deadlines::Deadlines`]). A proxy that cannot
     /// map the memory ends.
     Deadlines,
+    /// Second in a session. Lifts the rates of members of all domains but these.
+    RetainRates {
+        /// Numbers of domains.
+        partitions: Vec<u32>,
+    },
+    /// Sets the rates of all members of a domain, also for their present connections. One
+    /// descriptor, or none: the proxy closes it when the rates are in effect.
+    Rates {
+        /// Number of the domain.
+        partition: u32,
+        /// Rates of members; others have none.
+        rates: MemberRates,
+    },
     /// Serves a process of another host. One descriptor: the connection with that host.
     Serve(Service),
     /// Relays between a process of this host and a target proxy of another host. Two descriptors:
     /// the connection with that host, and one end of the connection of the process.
     Carry(Carriage),
 }
+
+/// Numbers of nodes by their rate in a domain.
+pub type MemberRates = BTreeMap<Rate, Vec<u32>>;
 
 /// A service for a process of another host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

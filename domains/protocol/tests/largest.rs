@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::addressing::{ipv6, mac, mac_text};
 use toroid_model::info::{DomainInfo, MemberInfo, NodeInfo};
-use toroid_model::link::DomainLinks;
+use toroid_model::link::{DomainLinks, Rate};
 use toroid_model::placement::Figures;
 use toroid_protocol::agent::Reply;
 use toroid_protocol::wire::MAX_REPLY;
@@ -34,6 +34,7 @@ fn a_domain_of_all_nodes_fits_into_a_reply() {
         limited: false,
         plain: false,
         stack: false,
+        rate: Some(Rate(u64::MAX)),
         ifname: Some("fifteen-letters".into()),
         mac: mac_text(mac(65_535, place)),
         ipv4: [10, 127, 255, 254].into(),

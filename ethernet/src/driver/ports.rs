@@ -122,7 +122,7 @@ impl ControlPath {
             }
         }
         let set = self.switch.call(move |switch| {
-            switch.bridges.renew(renewed);
+            switch.renew(renewed);
             switch.set_capabilities(partition, place, capabilities)
         })?;
         self.record(key, set.map_err(PortFailure::Offload));

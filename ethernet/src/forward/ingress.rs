@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use toroid_fabric::{NodeId, Partition, Place, TestKnob};
 use toroid_model::ethernet::DropReason;
+use toroid_model::link::Rate;
 use toroid_protocol::driver::Port;
 
 use super::ends::End;
@@ -104,6 +105,15 @@ impl<'a, X> Ingress<'a, X> {
             Sender::Member(member) => Some(&member.egress),
             Sender::Outside(outside) => Some(&outside.egress),
             Sender::Remote(_) => None,
+        }
+    }
+
+    /// The rate of this sender, if it is a local member with one. Frames of others were charged
+    /// where they entered.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        match self.sender {
+            Sender::Member(member) => member.port.rate,
+            Sender::Outside(_) | Sender::Remote(_) => None,
         }
     }
 

@@ -4,12 +4,15 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use toroid_fabric::Partition;
 use toroid_fabric::model::{Nanos, SharedClocks};
+use toroid_fabric::{Partition, Place};
 use toroid_model::ethernet::DropReason;
+use toroid_protocol::driver::Port;
+use tracing::warn;
 
 use super::Switch;
 use super::event_source::{EventSource, TIMER};
@@ -77,6 +80,57 @@ impl Switch {
     /// Forgets the links of domains that are not among these.
     pub(crate) fn retain_links(&mut self, wanted: &HashSet<Partition>) {
         self.links.retain(wanted);
+    }
+
+    /// Reads paused members again whose debts are paid.
+    pub(super) fn resume_due(&mut self) {
+        if self.throttle.next_resume().is_none() {
+            return;
+        }
+        let now = SharedClocks::now();
+        while let Some((partition, place)) = self.throttle.resume(now) {
+            self.rewatch(partition, place);
+        }
+    }
+
+    /// Replaces the port of a local member by one with the same interface.
+    pub(crate) fn renew(&mut self, port: Port) {
+        let key = (Partition(port.domain_id), port.place);
+        let was_paused = match port.rate {
+            // It pauses again if it owes something at the new rate.
+            Some(_) => self.throttle.unpause(key),
+            None => self.throttle.forget(key),
+        };
+        self.bridges.renew(port);
+        if was_paused {
+            let (partition, place) = key;
+            self.rewatch(partition, place);
+        }
+    }
+
+    /// Waits for packets of a member again.
+    fn rewatch(&self, partition: Partition, place: Place) {
+        let ingress = self.bridges.ingress(partition, place);
+        let Some(port) = ingress.and_then(|ingress| ingress.egress()) else {
+            return;
+        };
+        match self.watch(port, EventSource::Port(partition, place)) {
+            // The stack of another process is waited for already.
+            Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {}
+            Err(error) => warn!(?partition, %place, %error, "frames of a member stay unread"),
+            Ok(()) => {}
+        }
+    }
+
+    /// Sets the alarm for the end of a sleep: when frames are due or come to a stage, or a paused
+    /// member is read again.
+    pub(super) fn set_alarm(&mut self, pace: Option<(Nanos, Pace)>) -> io::Result<()> {
+        let frames = match pace {
+            Some((_, Pace::Sleep(until))) => Some(until),
+            _ => None,
+        };
+        let times = frames.into_iter().chain(self.throttle.next_resume());
+        times.min().map_or(Ok(()), |until| self.alarm.set(until))
     }
 
     /// The time, and what to do until the next frame is due or comes to a stage; `None` if none is

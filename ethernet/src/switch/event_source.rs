@@ -17,7 +17,7 @@ use crate::tunnel::HostId;
 pub(super) enum EventSource {
     /// The eventfd that announces tasks.
     Doorbell,
-    /// The timer of the delay line.
+    /// The timer of the delay line and of paused members.
     Timer,
     /// The port of a member.
     Port(Partition, Place),

@@ -18,6 +18,7 @@ mod due;
 mod event_source;
 mod links;
 mod pacer;
+mod throttle;
 mod tunnels;
 mod turn;
 
@@ -31,6 +32,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use toroid_fabric::model::SharedClocks;
 use toroid_fabric::{NodeId, Partition, Place};
 use toroid_protocol::driver::{PlugFailure, Port, Uplink as UplinkSpec};
 use tracing::warn;
@@ -44,10 +46,11 @@ use crate::port::uplink::{Uplink, is_down};
 use crate::tunnel::HostId;
 use busy_poll::BusyPoll;
 use due::Alarm;
-use event_source::EventSource;
+use event_source::{EventSource, TIMER};
 use links::Links;
 pub(crate) use links::ModeledLinks;
 use pacer::{Pace, Pacer};
+use throttle::Throttle;
 pub(crate) use tunnels::{LostStream, StreamEvent, TunnelEvent, TunnelId};
 use tunnels::{Tunnels, Via};
 use turn::{Scratch, Turn};
@@ -72,6 +75,8 @@ pub(crate) struct Switch {
     /// Links with a model, and frames under way there.
     links: Links,
     pacer: Pacer,
+    /// Members with a rate.
+    throttle: Throttle,
     alarm: Alarm,
     tasks: Receiver<Task>,
     doorbell: Arc<EventFd>,
@@ -158,6 +163,7 @@ impl Switch {
             busy_poll: BusyPoll::default(),
             links: Links::default(),
             pacer: Pacer::default(),
+            throttle: Throttle::default(),
             tasks,
             doorbell,
         };
@@ -266,6 +272,7 @@ impl Switch {
         let place = self.bridges.place_of(partition, node)?;
         self.links.drop_of(partition, End::Member(place));
         self.links.forget_flows(partition, node);
+        self.throttle.forget((partition, place));
         let egress = self.bridges.detach(partition, node)?;
         self.unwatch(&egress);
         Some(egress)
@@ -317,6 +324,7 @@ impl Switch {
         let mut now = began;
         let mut polled_at = None;
         loop {
+            self.resume_due();
             let is_over = self.deliver_due(scratch) > 0 || !self.unread.is_empty();
             let pace = self.pace();
             if let (false, Some((time, _)), Some(before)) = (is_over, pace, polled_at.take()) {
@@ -325,11 +333,11 @@ impl Switch {
             let polls = match pace {
                 None => now < polling_ends,
                 Some((_, Pace::Deliver | Pace::Poll)) => true,
-                Some((_, Pace::Sleep(until))) => {
-                    self.alarm.set(until)?;
-                    false
-                }
+                Some((_, Pace::Sleep(_))) => false,
             };
+            if !polls {
+                self.set_alarm(pace)?;
+            }
             let timeout = if polls || is_over {
                 EpollTimeout::ZERO
             } else {
@@ -340,7 +348,10 @@ impl Switch {
                 (Ok(0), Some((time, _))) => polled_at = Some(time),
                 (Ok(0), None) => now = self.yield_once(),
                 (Ok(ready), None) => {
-                    self.busy_poll.record_wait(began, Instant::now());
+                    // The end of a pause says nothing about the next frame of others.
+                    if events[..ready].iter().any(|event| event.data() != TIMER) {
+                        self.busy_poll.record_wait(began, Instant::now());
+                    }
                     return Ok(ready);
                 }
                 (Ok(ready), Some(_)) => {
@@ -384,9 +395,19 @@ impl Switch {
         let Some(port) = ingress.egress() else {
             return;
         };
+        let key = (partition, place);
+        let bucket = ingress.rate().map(|rate| {
+            let now = SharedClocks::now();
+            self.throttle.bucket(key, rate, now)
+        });
+        let is_limited = bucket.is_some();
         let mut turn = Turn::new(&ingress, &self.tunnels, &mut self.links, scratch);
-        let Err(error) = turn.forward_all(port) else {
-            if turn.has_coalesced() {
+        let Err(error) = turn.limited_by(bucket).forward_all(port) else {
+            let has_coalesced = turn.has_coalesced();
+            if is_limited && self.throttle.pause(key, SharedClocks::now()) {
+                self.unwatch(port);
+            }
+            if has_coalesced {
                 // A socket holds some hundred datagrams. Without flow control, datagrams beyond that
                 // are forwarded in vain unless the process that reads them gets to run.
                 thread::yield_now();

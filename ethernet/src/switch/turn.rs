@@ -3,12 +3,13 @@
 use std::io;
 
 use nix::errno::Errno;
-use toroid_fabric::model::{Nanos, SharedClocks};
+use toroid_fabric::model::{Nanos, SharedClocks, TokenBucket};
 use toroid_model::ethernet::DropReason;
 
 use super::links::{DomainLinks, Links};
 use super::tunnels::{ActiveTunnel, Tunnels};
 use crate::forward::{Action, Ingress, NextHop};
+use crate::offload::Offload;
 use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::udp_gro::UdpGro;
 use crate::port::tap::Tap;
@@ -33,6 +34,8 @@ pub(super) struct Turn<'a, 't> {
     /// Time at which a frame is due that waits already.
     next_due: Option<Nanos>,
     scratch: &'t mut Scratch,
+    /// Limit of the sender, if it has a rate.
+    bucket: Option<&'t mut TokenBucket>,
     /// Destination of the collected datagrams.
     gro_tap: Option<&'a Tap>,
     /// Number of GSO packets begun in this turn.
@@ -52,9 +55,17 @@ impl<'a, 't> Turn<'a, 't> {
             next_due: links.line.next_due(),
             links: links.of(ingress.partition()),
             scratch,
+            bucket: None,
             gro_tap: None,
             gro_packets: 0,
         }
+    }
+
+    /// Charges the packets of this turn to a bucket. The turn ends with the packet that leaves a
+    /// debt.
+    pub(super) fn limited_by(&mut self, bucket: Option<&'t mut TokenBucket>) -> &mut Self {
+        self.bucket = bucket;
+        self
     }
 
     /// Whether datagrams were collected in this turn.
@@ -69,12 +80,13 @@ impl<'a, 't> Turn<'a, 't> {
     pub(super) fn forward_all(&mut self, port: &SwitchPort) -> io::Result<()> {
         let mut sent = 0;
         let end = loop {
-            if sent >= BATCH || sent > 0 && self.is_any_due() {
+            if sent >= BATCH || sent > 0 && self.is_any_due() || self.is_held() {
                 break Ok(());
             }
             match port.receive(self.scratch.gro.space()) {
                 Ok(len) => {
                     self.ingress.record_read();
+                    self.charge(len);
                     sent += self.forward(len).max(1);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -83,6 +95,21 @@ impl<'a, 't> Turn<'a, 't> {
         };
         self.flush_gro();
         end
+    }
+
+    /// Whether the sender owes something.
+    fn is_held(&self) -> bool {
+        let bucket = self.bucket.as_ref();
+        bucket.is_some_and(|bucket| bucket.held_until(SharedClocks::now()).is_some())
+    }
+
+    /// Charges a packet to its sender: the frame without its offloads. A GSO packet counts as one
+    /// frame.
+    fn charge(&mut self, len: usize) {
+        if let Some(bucket) = &mut self.bucket {
+            let bytes = len.saturating_sub(Offload::LEN);
+            bucket.charge(bytes as u64, SharedClocks::now());
+        }
     }
 
     fn is_any_due(&self) -> bool {

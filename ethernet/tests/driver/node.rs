@@ -55,6 +55,7 @@ impl Node {
             gateway: None,
             forward: false,
             stack: false,
+            rate: None,
         }
     }
 

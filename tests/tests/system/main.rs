@@ -39,6 +39,7 @@ mod hosts_gateways;
 mod hosts_keys;
 mod hosts_move;
 mod hosts_nemesis;
+mod hosts_rate;
 mod hosts_sealed;
 mod identity;
 mod lifecycle;

@@ -272,6 +272,7 @@ fn subjects_of(host: &Host, actor: Actor, asked: &Asked) -> BTreeSet<String> {
         | Request::DomainRemove { name }
         | Request::DomainManage { name, .. }
         | Request::DomainSet { name, .. }
+        | Request::DomainRate { name, .. }
         | Request::GatewayAdd { domain: name, .. }
         | Request::GatewayRemove { domain: name, .. }
         | Request::LinkSet { domain: name, .. }
@@ -367,11 +368,13 @@ fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made
             limited,
             plain,
             stack,
+            rate,
         } => {
             let spec = MemberSpec {
                 limited: *limited,
                 no_offload: *plain,
                 userspace_stack: *stack,
+                rate: *rate,
             };
             host.grow(actor, name, nodes, spec).map(Reply::Domain)
         }
@@ -403,6 +406,9 @@ fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made
             *fence,
             *owner,
         ),
+        Request::DomainRate { name, nodes, rate } => {
+            host.set_rate(actor, name, nodes, *rate).map(Reply::Domain)
+        }
         Request::GatewayAdd {
             node,
             domain,

@@ -229,6 +229,7 @@ impl Host {
                 limited: spec.limited,
                 plain: spec.no_offload,
                 stack: spec.userspace_stack,
+                rate: spec.rate,
                 ifname: has_interface(id).then(|| domain.name.clone()),
                 mac: mac_text(mac(domain.id, place)),
                 ipv4: domain.address(*id)?,

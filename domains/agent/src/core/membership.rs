@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::revision::Revision;
-use toroid_model::directory::{Change, Directory, Domain, MemberSpec, Wanted, members};
+use toroid_model::directory::{Change, Directory, Domain, MemberSpec, Wanted};
 use toroid_model::info::{DomainInfo, ShrinkNeeds};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
@@ -18,6 +18,7 @@ use super::fences;
 use super::host::Host;
 use super::hosts_file;
 use super::ports::{delete_interface, log_errors, port, remote_ports_of};
+use super::rates::first_members;
 use crate::members::Changed;
 
 /// Additional wait for acknowledgements for each domain when nodes leave several at once.
@@ -42,15 +43,8 @@ impl Host {
         new: &NewDomain,
     ) -> Result<DomainInfo, Refusal> {
         let (change, directory) = self.members.plan(|directory| {
-            let wanted = Wanted {
-                members: members(
-                    &actor.resolve(directory, &new.nodes)?,
-                    &actor.resolve(directory, &new.limited)?,
-                    &actor.resolve(directory, &new.plain)?,
-                    &actor.resolve(directory, &new.stacks)?,
-                ),
-                ..wanted
-            };
+            let members = first_members(actor, directory, new)?;
+            let wanted = Wanted { members, ..wanted };
             let members = wanted.members.keys().copied().collect();
             actor.may_create(directory, &members)?;
             wanted.subnet.map_or(Ok(()), |s| actor.may_address(s))?;
@@ -194,6 +188,7 @@ impl Host {
         let prepared = self
             .add_ports(&change, &directory)
             .and_then(|()| self.write_hosts(&directory, &change.domain.nodes()))
+            .and_then(|()| self.tell_rates(&change.domain))
             .and_then(|()| self.members.keep(&directory));
         if let Err(refusal) = prepared {
             self.take_back(&change);
@@ -221,7 +216,9 @@ impl Host {
             changes.iter().for_each(|change| self.take_back(change));
             return Err(refusal);
         }
+        let mut spoiled = spoiled;
         for change in changes {
+            spoiled.extend(self.tell_rates(&change.domain).err());
             let linked = (!change.domain.links.is_empty()).then(|| change.domain.clone());
             self.members.change(change, directory.clone());
             if let Some(domain) = linked {
@@ -237,7 +234,10 @@ impl Host {
         let Change { domain, joined, .. } = change;
         let present = self.members.directory(Directory::clone);
         match present.domain_by_id(domain.id.into()) {
-            Some(domain) => self.tell_remote(domain, &present),
+            Some(domain) => {
+                self.tell_remote(domain, &present);
+                self.settle_rates(domain);
+            }
             None => self.forget_remote(domain),
         }
         self.remove_ports(domain, joined);
@@ -307,6 +307,7 @@ impl Host {
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
             self.tell_remote(domain, &directory);
+            self.settle_rates(domain);
             if self.loses_gateways(domain) {
                 self.tell_ports(domain);
             }
@@ -375,12 +376,6 @@ impl Host {
         self.members.directory(has_more)
     }
 
-    /// Updates the ports of all members, and waits for the driver.
-    pub(crate) fn tell_members(&self, domain: &Domain) -> Result<(), Refusal> {
-        self.tell_ports(domain);
-        self.sync_ports(domain, |_| false)
-    }
-
     /// Updates the default routes of all members, and waits for the driver. Fails if the node of a
     /// new gateway does.
     pub(super) fn lead_members(
@@ -394,7 +389,7 @@ impl Host {
     }
 
     /// Sends the ports of all members to the driver. The caller waits for the driver afterwards.
-    fn tell_ports(&self, domain: &Domain) {
+    pub(super) fn tell_ports(&self, domain: &Domain) {
         let Some(driver) = &self.driver else {
             return;
         };

@@ -18,6 +18,7 @@ pub(crate) mod offers;
 pub(crate) mod once;
 pub(crate) mod ports;
 pub(crate) mod quotas;
+mod rates;
 mod relocation;
 mod routing;
 pub(crate) mod ways;

@@ -275,6 +275,7 @@ fn described(request: &Request) -> Option<&str> {
         | Request::DomainShrink { name, .. }
         | Request::DomainManage { name, .. }
         | Request::DomainSet { name, .. }
+        | Request::DomainRate { name, .. }
         | Request::GatewayAdd { domain: name, .. }
         | Request::GatewayRemove { domain: name, .. }
         | Request::LinkSet { domain: name, .. }

@@ -127,5 +127,6 @@ fn port_at(
         gateway,
         forward: domain.forward,
         stack: interfaces.is_stack(domain, node),
+        rate: spec.rate,
     })
 }

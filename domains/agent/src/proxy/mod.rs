@@ -19,6 +19,7 @@ mod accounts;
 mod carry;
 #[cfg(feature = "verbs")]
 mod channels;
+mod rates;
 mod serve;
 pub(crate) mod supervisor;
 
@@ -57,6 +58,7 @@ struct TargetProxy {
     carried: Accounts,
     members: serve::Members,
     open: Accounts,
+    rates: rates::Rates,
     /// Deadlines after which members of fenced domains have stopped.
     deadlines: OnceLock<Deadlines>,
     #[cfg(any(feature = "verbs", test))]
@@ -103,6 +105,16 @@ impl TargetProxy {
             let begun = match order {
                 ProxyRequest::Deadlines => {
                     self.map_deadlines(descriptors)?;
+                    continue;
+                }
+                // The drop of the descriptor tells the agent.
+                ProxyRequest::Rates { partition, rates } => {
+                    self.rates.set(Partition(partition), &rates);
+                    continue;
+                }
+                ProxyRequest::RetainRates { partitions } => {
+                    let partitions = partitions.into_iter().map(Partition);
+                    self.rates.retain(&partitions.collect());
                     continue;
                 }
                 ProxyRequest::Serve(service) => self.serve(service, descriptors),

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use toroid_protocol::seal::SealKeys;
 
 use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
+use super::rates::Limit;
 
 /// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
@@ -93,6 +95,7 @@ fn operate(
         proxy,
         domain,
         to,
+        limit: proxy.rates.of(domain.partition(), domain.member().node()),
         #[cfg(feature = "verbs")]
         rdma,
     };
@@ -130,17 +133,46 @@ fn relay(
             return other.map(drop);
         }
     };
-    let await_turn = || proxy.await_turn(domain.partition());
+    let partition = domain.partition();
+    let turns = PacketTurns {
+        proxy,
+        partition,
+        inward: proxy.rates.of(partition, member.node()),
+        outward: proxy.rates.of(partition, to),
+    };
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
         let remote = super::channels::channel(proxy, domain, to, rdma, remote)?;
-        tcp::relay(local, remote, &await_turn);
+        tcp::relay(local, remote, &turns);
         return Ok(());
     }
     #[cfg(not(feature = "verbs"))]
     let _ = rdma;
-    tcp::relay(local, remote, &await_turn);
+    tcp::relay(local, remote, &turns);
     Ok(())
+}
+
+/// Turns of the packets of a channel, each charged to the member that has sent it.
+struct PacketTurns<'a> {
+    proxy: &'a TargetProxy,
+    partition: Partition,
+    /// Limit of the remote member.
+    inward: Arc<Limit>,
+    /// Limit of the member of this host.
+    outward: Arc<Limit>,
+}
+
+impl tcp::Turns for PacketTurns<'_> {
+    fn await_turn(&self) {
+        self.proxy.await_turn(self.partition);
+    }
+
+    fn take(&self, way: tcp::Way, bytes: usize) -> Option<Duration> {
+        match way {
+            tcp::Way::Inward => self.inward.take(bytes),
+            tcp::Way::Outward => self.outward.take(bytes),
+        }
+    }
 }
 
 /// Regions of a node, opened in the name of a remote one.
@@ -148,6 +180,8 @@ struct Regions<'a> {
     proxy: &'a Arc<TargetProxy>,
     domain: &'a Domain,
     to: NodeId,
+    /// Limit of the remote node.
+    limit: Arc<Limit>,
     #[cfg(feature = "verbs")]
     rdma: Option<&'a Rdma>,
 }
@@ -155,6 +189,14 @@ struct Regions<'a> {
 impl tcp::Regions for Regions<'_> {
     fn await_turn(&self) {
         self.proxy.await_turn(self.domain.partition());
+    }
+
+    fn try_charge(&self, bytes: usize) -> bool {
+        self.limit.try_charge(bytes)
+    }
+
+    fn charge(&self, bytes: usize) {
+        self.limit.charge(bytes);
     }
 
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError> {

@@ -1,7 +1,8 @@
 //! Supervision of the target proxy by the agent. See [`crate::proxy`].
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use toroid_fabric::NodeId;
+use toroid_model::directory::{Directory, Domain, rates};
 use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::refusal::{Refusal, RefusalKind};
-use toroid_protocol::proxy::{ProxyEvent, ProxyRequest};
+use toroid_protocol::proxy::{MemberRates, ProxyEvent, ProxyRequest};
 use toroid_protocol::wire::{Reader, WireError, Writer};
 
 use crate::fdstore::FdStore;
@@ -32,6 +34,9 @@ const GOOD_LIFE: Duration = Duration::from_secs(10);
 /// Time that an order may wait to be read: others wait behind it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Time for rates to come into effect, which takes the proxy microseconds.
+const RATES_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Milliseconds that the proxy may take to end.
 const LAST_WORDS_MS: u16 = 2000;
 
@@ -48,6 +53,8 @@ pub(crate) struct ProxySupervisor {
     encryption: Encryption,
     /// Memory of the deadlines of fenced domains.
     deadlines: Arc<File>,
+    /// Rates of members, by the numbers of domains. Locked before `state`.
+    rates: Mutex<BTreeMap<u32, MemberRates>>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -99,6 +106,7 @@ impl ProxySupervisor {
             has_rdma: config.rdma.is_some(),
             encryption: config.encryption,
             deadlines,
+            rates: Mutex::default(),
             state: Mutex::new(State {
                 may_have_registrations,
                 ..State::default()
@@ -169,6 +177,45 @@ impl ProxySupervisor {
         })
     }
 
+    /// Takes over the rates of a directory, for a proxy that starts later.
+    pub(crate) fn include(&self, directory: &Directory) {
+        let rates = directory.domains();
+        let rates = rates.map(|domain| (domain.id.into(), rates_of(domain)));
+        let rates = rates.filter(|(_, rates)| !rates.is_empty());
+        *self.rates.lock() = rates.collect();
+    }
+
+    /// Brings the rates of a domain's members into effect, unless they are. A proxy that is away gets
+    /// them when it starts.
+    ///
+    /// # Errors
+    /// A refusal when the proxy does not answer.
+    pub(crate) fn set_rates(&self, domain: &Domain) -> Result<(), Refusal> {
+        let (partition, rates) = (domain.id.into(), rates_of(domain));
+        let mut all = self.rates.lock();
+        let before = match rates.is_empty() {
+            true => all.remove(&partition),
+            false => all.insert(partition, rates.clone()),
+        };
+        if before.unwrap_or_default() == rates || self.pid().is_none() {
+            return Ok(());
+        }
+        let order = ProxyRequest::Rates { partition, rates };
+        let away = |error: io::Error| {
+            let message = format!(
+                "the process for connections with other hosts has not taken the rates of domain \
+                 {}: {error}",
+                domain.name
+            );
+            Refusal::new(RefusalKind::Failed, message, "try again")
+        };
+        let (mut ours, theirs) = UnixStream::pair().map_err(away)?;
+        self.order(&order, &[theirs.as_fd()])?;
+        drop(theirs);
+        ours.set_read_timeout(Some(RATES_TIMEOUT)).map_err(away)?;
+        ours.read(&mut [0]).map(drop).map_err(away)
+    }
+
     /// Ends the proxy for good. Kills it if it does not end soon.
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
@@ -213,6 +260,18 @@ impl ProxySupervisor {
         let deadlines = [self.deadlines.as_fd()];
         let sent = orders.send(&ProxyRequest::Deadlines, &deadlines);
         sent.map_err(io::Error::other)?;
+        // A change waits until the process is known.
+        let rates = self.rates.lock();
+        let retain = ProxyRequest::RetainRates {
+            partitions: rates.keys().copied().collect(),
+        };
+        let set = rates.iter().map(|(partition, rates)| ProxyRequest::Rates {
+            partition: *partition,
+            rates: rates.clone(),
+        });
+        for order in [retain].into_iter().chain(set) {
+            orders.send(&order, &[]).map_err(io::Error::other)?;
+        }
         let handle = Arc::clone(&process.handle);
         let mut state = self.state.lock();
         state.is_inherited = child.is_none();
@@ -224,6 +283,7 @@ impl ProxySupervisor {
         process.keep(&self.fd_store, Self::KEY);
         state.process = Some((process, orders));
         drop(state);
+        drop(rates);
         Ok(Instance {
             handle,
             errands,
@@ -264,6 +324,15 @@ impl ProxySupervisor {
             .wait_while_for(&mut state, |state| !state.ending, time);
         state.ending
     }
+}
+
+/// Rates of the members of a domain.
+fn rates_of(domain: &Domain) -> MemberRates {
+    let mut by_rate = MemberRates::new();
+    for (node, rate) in rates(&domain.members) {
+        by_rate.entry(rate).or_default().push(node.0);
+    }
+    by_rate
 }
 
 /// Ends a predecessor's proxy whose connections may be clear.

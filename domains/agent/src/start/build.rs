@@ -183,6 +183,9 @@ pub(super) fn build(
     let proxy = cluster
         .as_ref()
         .map(|cluster| ProxySupervisor::new(&mut takeover, &cluster.config, leases.memory()));
+    if let Some(proxy) = &proxy {
+        members.directory(|directory| proxy.include(directory));
+    }
     let control = match &cluster {
         Some(cluster) => Arc::clone(&cluster.control),
         None => Arc::new(Control::new(None)),

@@ -39,6 +39,9 @@ Example:
   mtu = 9000                      # absent: as it is, or 9000
   owner = \"alice\"                 # absent: as it is, or who applies the file
 
+  [domain.blue.rate]              # what members may send; absent: as much as they can
+  \"1-3,0,0\" = \"1Gbit\"
+
   [domain.blue.link]              # all links; absent: as the machine has them
   latency = \"+5us\"
   [domain.blue.link.\"0,0,0>db\"]   # a single link, in this direction
@@ -184,6 +187,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             limited,
             plain,
             stacks,
+            rates,
             subnet,
             capacity,
             mtu,
@@ -198,6 +202,10 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 limited: limited.sets(),
                 plain: plain.sets(),
                 stacks: stacks.sets(),
+                rates: rates
+                    .iter()
+                    .map(|(rate, nodes)| (*rate, nodes.sets()))
+                    .collect(),
                 subnet: subnet.map(|subnet| subnet.to_string()),
                 capacity: *capacity,
                 mtu: *mtu,
@@ -230,6 +238,11 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             nodes,
             spec,
         } => agent.admit(domain, &nodes.sets(), *spec).map(drop),
+        Step::Rate {
+            domain,
+            nodes,
+            rate,
+        } => agent.set_rate(domain, &nodes.sets(), *rate).map(drop),
         Step::Link { domain, links } => agent.set_links(domain, links, false).map(drop),
         Step::Manage { domain, nodes } => agent.manage(domain, &nodes.sets(), false).map(drop),
         Step::Connect {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use toroid_client::admin::Control;
 use toroid_fabric::Place;
 use toroid_model::declare::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
-use toroid_model::directory::{MemberSpec, members_with};
+use toroid_model::directory::{MemberSpec, members_with, rates};
 use toroid_model::info::{DomainInfo, NodeInfo, QuotaInfo};
 use toroid_model::link::{DomainLinks, LinkSpec};
 use toroid_model::quota::Amounts;
@@ -138,6 +138,10 @@ fn as_json(present: &Declaration) -> Value {
             "capacity": domain.capacity,
             "mtu": domain.mtu,
             "owner": domain.owner,
+            "rate": rates(&domain.members)
+                .into_iter()
+                .map(|(place, rate)| (place.to_string(), rate))
+                .collect::<BTreeMap<_, _>>(),
             "link": link(&domain.links),
         })
     };

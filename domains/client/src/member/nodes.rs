@@ -52,6 +52,7 @@ impl Domain {
             limited: false,
             plain: false,
             stack: false,
+            rate: None,
         })
     }
 

@@ -11,7 +11,7 @@ use crate::addressing::{self, Subnet};
 use crate::directory::members;
 use crate::directory::{DirectoryError, MAX_FENCE, MAX_GATEWAYS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::gateway::GatewayKind;
-use crate::link::{DomainLinks, LinkError, LinkSpec, Pair};
+use crate::link::{DomainLinks, LinkError, LinkSpec, Pair, Rate};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
 use crate::nodeset::{self, Names, NodeSetError};
 use crate::quota::{Amounts, Resource};
@@ -215,7 +215,7 @@ impl Reader<'_> {
         let table = self.lines.table(value)?;
         let keys = [
             "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "sealed",
-            "fence", "subnet", "capacity", "mtu", "owner", "link",
+            "fence", "subnet", "capacity", "mtu", "owner", "rate", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
@@ -223,7 +223,8 @@ impl Reader<'_> {
         let [nodes, limited, plain, stacks] =
             ["nodes", "limited", "plain", "stacks"].map(|key| self.node_sets(value(key)));
         let capacity = value("capacity").and_then(|v| self.capacity(v, nodes.len()));
-        let members = members(&nodes, &limited, &plain, &stacks);
+        let rates = value("rate").map_or_else(BTreeMap::new, |v| self.rates(v, &nodes));
+        let members = members(&nodes, &limited, &plain, &stacks, &rates);
         let domain = Declared {
             lines: DeclaredLines {
                 domain: self.lines.line(at),
@@ -263,6 +264,36 @@ impl Reader<'_> {
             self.lines.problem(at, message);
         }
         Some(domain)
+    }
+
+    /// Rates of members, by node sets.
+    fn rates(&mut self, value: &Value<'_>, members: &BTreeSet<Place>) -> BTreeMap<Place, Rate> {
+        let mut rates = BTreeMap::new();
+        let Some(table) = self.lines.table(value) else {
+            return rates;
+        };
+        for (key, value) in table {
+            let at = key.span().start;
+            let rate = match self.lines.string(value).map(str::parse::<Rate>) {
+                Some(Ok(rate)) => rate,
+                Some(Err(error)) => {
+                    self.lines.problem(value.span().start, error);
+                    continue;
+                }
+                None => continue,
+            };
+            for place in self.node_set(at, key.get_ref()) {
+                if !members.contains(&place) {
+                    let message =
+                        format!("{place} has a rate, but is not among the nodes; add it there");
+                    self.lines.problem(at, message);
+                } else if rates.insert(place, rate).is_some_and(|other| other != rate) {
+                    let message = format!("{place} has two rates; write one");
+                    self.lines.problem(at, message);
+                }
+            }
+        }
+        rates
     }
 
     /// Properties of all links, and tables of single links.

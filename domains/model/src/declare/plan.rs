@@ -1,6 +1,7 @@
 //! The steps from a present to a wanted declaration. Steps that revoke precede steps that grant, so
 //! no node communicates meanwhile with more nodes than before or after.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -9,8 +10,8 @@ use toroid_fabric::Place;
 use super::step::Places;
 use super::{Declaration, Declared, DeclaredGateway, Problem, Step};
 use crate::addressing::Subnet;
-use crate::directory::{MemberSpec, members_with};
-use crate::link::DomainLinks;
+use crate::directory::{MemberSpec, members_with, rates};
+use crate::link::{DomainLinks, Rate};
 use crate::quota::Resource;
 
 /// The steps from `present` to `wanted`. Objects absent from `wanted` stay; with `prune`, absent
@@ -103,7 +104,9 @@ struct Plan {
 /// another owner.
 fn leavers(present: &Declared, wanted: &Declared, given: &BTreeSet<Place>) -> BTreeSet<Place> {
     let leaves = |(place, spec): &(&Place, &MemberSpec)| {
-        wanted.members.get(place) != Some(*spec) || given.contains(place)
+        let next = wanted.members.get(place);
+        let stays = next.is_some_and(|next| next.is_same_kind(**spec));
+        !stays || given.contains(place)
     };
     let leavers = present.members.iter().filter(leaves);
     leavers.map(|(place, _)| *place).collect()
@@ -207,12 +210,17 @@ impl Plan {
         self.keep(name, wanted);
         let with =
             |is_wanted: fn(&MemberSpec) -> bool| Places(members_with(&wanted.members, is_wanted));
+        let mut by_rate = BTreeMap::<Rate, Places>::new();
+        for (place, rate) in rates(&wanted.members) {
+            by_rate.entry(rate).or_default().0.insert(place);
+        }
         self.give.push(Step::Create {
             domain: name.into(),
             nodes: with(|spec| !spec.limited),
             limited: with(|spec| spec.limited),
             plain: with(|spec| spec.no_offload),
             stacks: with(|spec| spec.userspace_stack),
+            rates: by_rate,
             subnet: wanted.subnet,
             capacity: wanted.capacity,
             mtu: wanted.mtu,
@@ -283,6 +291,7 @@ impl Plan {
             managers: &present.managers - &self.given,
             ..Declared::default()
         };
+        self.change_rates(name, &staying, wanted);
         self.give_members(name, &staying, wanted);
         let left = leavers(present, wanted, &self.given);
         let mut links = present.links.clone();
@@ -350,22 +359,58 @@ impl Plan {
         });
     }
 
+    /// Changes the rates of members that stay.
+    fn change_rates(&mut self, name: &str, present: &Declared, wanted: &Declared) {
+        let (mut lower, mut higher) = (BTreeMap::new(), BTreeMap::new());
+        for (place, spec) in &present.members {
+            let next = wanted.members.get(place);
+            let Some(next) = next.filter(|next| next.is_same_kind(*spec)) else {
+                continue;
+            };
+            // No rate is the highest.
+            let of = |spec: &MemberSpec| spec.rate.map_or(u64::MAX, |rate| rate.0);
+            let changed = match of(next).cmp(&of(spec)) {
+                Ordering::Less => &mut lower,
+                Ordering::Equal => continue,
+                Ordering::Greater => &mut higher,
+            };
+            let nodes: &mut BTreeSet<Place> = changed.entry(next.rate).or_default();
+            nodes.insert(*place);
+        }
+        for (steps, changed) in [(&mut self.take, lower), (&mut self.give, higher)] {
+            for (rate, nodes) in changed {
+                push(steps, nodes, |nodes| Step::Rate {
+                    domain: name.into(),
+                    nodes,
+                    rate,
+                });
+            }
+        }
+    }
+
     fn give_members(&mut self, name: &str, present: &Declared, wanted: &Declared) {
         let domain = || name.to_owned();
         for bits in 0..8 {
             let [limited, no_offload, userspace_stack] = [1, 2, 4].map(|bit| bits & bit != 0);
-            let spec = MemberSpec {
+            let kind = MemberSpec {
                 limited,
                 no_offload,
                 userspace_stack,
+                rate: None,
             };
-            let members = |of: &Declared| members_with(&of.members, |present| *present == spec);
-            let joined = &members(wanted) - &members(present);
-            push(&mut self.give, joined, |nodes| Step::Grow {
-                domain: domain(),
-                nodes,
-                spec,
-            });
+            let members = |of: &Declared| members_with(&of.members, |its| its.is_same_kind(kind));
+            let mut joined = BTreeMap::<_, BTreeSet<Place>>::new();
+            for place in &members(wanted) - &members(present) {
+                let rate = wanted.members.get(&place).and_then(|spec| spec.rate);
+                joined.entry(rate).or_default().insert(place);
+            }
+            for (rate, nodes) in joined {
+                push(&mut self.give, nodes, |nodes| Step::Grow {
+                    domain: domain(),
+                    nodes,
+                    spec: MemberSpec { rate, ..kind },
+                });
+            }
         }
         self.appoint(name, present, wanted);
     }

@@ -10,7 +10,7 @@ use super::Holder;
 use crate::addressing::Subnet;
 use crate::directory::MemberSpec;
 use crate::gateway::GatewayKind;
-use crate::link::DomainLinks;
+use crate::link::{DomainLinks, Rate};
 use crate::quota::Resource;
 
 /// A change by one request.
@@ -57,6 +57,8 @@ pub enum Step {
         plain: Places,
         #[serde(skip_serializing_if = "Places::is_empty")]
         stacks: Places,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        rates: BTreeMap<Rate, Places>,
         #[serde(serialize_with = "crate::as_text::optional::serialize")]
         subnet: Option<Subnet>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,6 +89,12 @@ pub enum Step {
         #[serde(skip_serializing_if = "Option::is_none")]
         fence: Option<u32>,
         owner: Option<u32>,
+    },
+    /// Give members a rate, or lift theirs.
+    Rate {
+        domain: String,
+        nodes: Places,
+        rate: Option<Rate>,
     },
     /// Make managers.
     Manage {
@@ -163,6 +171,7 @@ impl fmt::Display for Step {
                 limited,
                 plain,
                 stacks,
+                rates,
                 subnet,
                 capacity,
                 mtu,
@@ -176,6 +185,9 @@ impl fmt::Display for Step {
                 members(f, " with limited members ", limited)?;
                 members(f, " without offload for ", plain)?;
                 members(f, " without interfaces for ", stacks)?;
+                for (rate, nodes) in rates {
+                    write!(f, " with {rate} for {nodes}")?;
+                }
                 optional(f, "subnet", subnet)?;
                 optional(f, "capacity", capacity)?;
                 optional(f, "mtu", mtu)?;
@@ -200,7 +212,11 @@ impl fmt::Display for Step {
                     " without interfaces"
                 } else {
                     ""
-                })
+                })?;
+                match spec.rate {
+                    Some(rate) => write!(f, " with {rate}"),
+                    None => Ok(()),
+                }
             }
             Step::Set {
                 domain,
@@ -232,6 +248,12 @@ impl fmt::Display for Step {
                     None => "",
                 })
             }
+            Step::Rate {
+                domain,
+                nodes,
+                rate: Some(rate),
+            } => write!(f, "limit {nodes} in {domain} to {rate}"),
+            Step::Rate { domain, nodes, .. } => write!(f, "lift the rate of {nodes} in {domain}"),
             Step::Manage { domain, nodes } => write!(f, "let {nodes} manage {domain}"),
             Step::Link { domain, links } => {
                 write!(f, "link {domain}:")?;

@@ -68,6 +68,10 @@ capacity = 60
 mtu = 1500
 owner = "alice"
 
+[domain.blue.rate]
+"0-1,0,0" = "1Gbit"
+db = "125KB/s"
+
 [domain.blue.link]
 latency = "5us"
 [domain.blue.link."head>db"]
@@ -112,6 +116,9 @@ fn every_key_is_read() {
             &places(&["1,0,0"]),
             &places(&["3,3,3"]),
             &places(&["3,3,3"]),
+            &[("0,0,0", "1Gbit"), ("1,0,0", "1Gbit"), ("3,3,3", "1Mbit")]
+                .map(|(node, rate)| (place(node), rate.parse().unwrap()))
+                .into(),
         ),
         managers: places(&["0,0,0"]),
         public: true,
@@ -133,7 +140,7 @@ fn every_key_is_read() {
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 23,
+            domain: 27,
             ..DeclaredLines::default()
         },
         ..Declared::default()
@@ -408,6 +415,49 @@ fn links_follow_the_members_and_are_given_as_a_whole() {
         given,
     ];
     assert_eq!(steps(&present, &limited, false), again);
+}
+
+/// Members stay in the domain. A rate that falls is one that is taken.
+#[test]
+fn a_rate_changes_without_a_shrink() {
+    let nodes = "nodes = [\"0-3,0,0\"]\n";
+    let domain = |rates: &str| format!("[domain.a]\n{nodes}[domain.a.rate]\n{rates}");
+    let present = domain("\"0-1,0,0\" = \"1Gbit\"\n\"2,0,0\" = \"1Mbit\"\n");
+    assert_eq!(
+        steps("", &present, false),
+        ["create a of 0,0,0 1,0,0 2,0,0 3,0,0 with 1Mbit for 2,0,0 with 1Gbit for 0,0,0 1,0,0"]
+    );
+    let wanted = domain("\"0,0,0\" = \"2Gbit\"\n\"2-3,0,0\" = \"100Kbit\"\n")
+        .replace("0-3,0,0", "0-3,0-1,0");
+    let changed = [
+        "limit 2,0,0 3,0,0 in a to 100Kbit",
+        "lift the rate of 1,0,0 in a",
+        "limit 0,0,0 in a to 2Gbit",
+        "grow a by 0,1,0 1,1,0 2,1,0 3,1,0",
+    ];
+    assert_eq!(steps(&present, &wanted, false), changed);
+    assert_eq!(steps(&present, &present, true), [""; 0]);
+    let limited = present.replace(nodes, &format!("{nodes}limited = [\"2,0,0\"]\n"));
+    let again = [
+        "shrink a by 2,0,0",
+        "grow a by limited members 2,0,0 with 1Mbit",
+    ];
+    assert_eq!(steps(&present, &limited, false), again);
+}
+
+#[test]
+fn a_rate_is_one_of_a_member() {
+    let rate = |text: &str| format!("[domain.a]\nnodes = [\"0,0,0\"]\n[domain.a.rate]\n{text}\n");
+    let is_wrong = |text: &str, words: &[&str]| is_wrong(&rate(text), 4, words);
+    is_wrong("\"0,0,0\" = \"0Gbit\"", &["too low", "at least 64Kbit"]);
+    is_wrong("\"0,0,0\" = \"7 apples\"", &["no rate", "10Gbit"]);
+    is_wrong("\"0,0,0\" = 7", &["a text in quotes"]);
+    is_wrong(
+        "\"1,0,0\" = \"1Gbit\"",
+        &["1,0,0 has a rate", "add it there"],
+    );
+    let twice = rate("\"0,0,0\" = \"1Gbit\"\nhead = \"2Gbit\"");
+    super::tests::is_wrong(&twice, 5, &["two rates"]);
 }
 
 /// Regression: a former guest could join again before the domain was closed, and a domain grew for

@@ -6,8 +6,8 @@ use std::fmt::{self, Display};
 use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder};
-use crate::directory::{MemberSpec, members_with};
-use crate::link::DomainLinks;
+use crate::directory::{MemberSpec, members_with, rates};
+use crate::link::{DomainLinks, Rate};
 use crate::quota::Amounts;
 
 /// Places in a line.
@@ -73,6 +73,7 @@ impl Display for Named<'_> {
             if let Some(owner) = domain.owner {
                 writeln!(f, "owner = {owner}{}", self.comment(owner))?;
             }
+            rates_of(f, name, domain)?;
             links(f, name, &domain.links)?;
         }
         let all = gateways.iter();
@@ -216,6 +217,23 @@ impl Declared {
         }
         Ok(())
     }
+}
+
+/// Rates of members, as a table below that of the domain.
+fn rates_of(f: &mut fmt::Formatter<'_>, name: &str, domain: &Declared) -> fmt::Result {
+    let mut by_rate = BTreeMap::<Rate, BTreeSet<Place>>::new();
+    for (place, rate) in rates(&domain.members) {
+        by_rate.entry(rate).or_default().insert(place);
+    }
+    if !by_rate.is_empty() {
+        writeln!(f, "\n[domain.{name}.rate]")?;
+    }
+    for (rate, places) in by_rate {
+        for set in boxes(places) {
+            writeln!(f, "\"{set}\" = \"{rate}\"")?;
+        }
+    }
+    Ok(())
 }
 
 /// Links of a domain, as tables below that of the domain.

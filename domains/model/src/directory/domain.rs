@@ -10,7 +10,7 @@ use super::Fence;
 use super::addresses::Addresses;
 use crate::addressing::Subnet;
 use crate::gateway::{Gateway, GatewayKind};
-use crate::link::DomainLinks;
+use crate::link::{DomainLinks, Rate};
 
 /// A domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +118,19 @@ pub struct MemberSpec {
     /// userspace stack.
     #[serde(rename = "stack", skip_serializing_if = "std::ops::Not::not")]
     pub userspace_stack: bool,
+    /// Most bytes per second that the member may send, and read and write in the memory of members
+    /// on other hosts; `None`: as many as it can. Unlike the others, this can change during the
+    /// membership.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+}
+
+impl MemberSpec {
+    /// Whether a member can become the other without leaving the domain in between.
+    pub fn is_same_kind(self, other: MemberSpec) -> bool {
+        let rate = other.rate;
+        MemberSpec { rate, ..self } == other
+    }
 }
 
 /// A membership change.
@@ -155,12 +168,14 @@ pub struct Wanted {
     pub fence: Option<u32>,
 }
 
-/// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies.
+/// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies, with
+/// the rates of some of them.
 pub fn members<K: Copy + Ord>(
     full: &BTreeSet<K>,
     limited: &BTreeSet<K>,
     no_offload: &BTreeSet<K>,
     userspace_stack: &BTreeSet<K>,
+    rates: &BTreeMap<K, Rate>,
 ) -> BTreeMap<K, MemberSpec> {
     let all = [full, limited, no_offload, userspace_stack]
         .into_iter()
@@ -169,6 +184,7 @@ pub fn members<K: Copy + Ord>(
         limited: limited.contains(node),
         no_offload: no_offload.contains(node),
         userspace_stack: userspace_stack.contains(node),
+        rate: rates.get(node).copied(),
     };
     all.map(|node| (*node, spec(node))).collect()
 }
@@ -177,6 +193,13 @@ pub fn members<K: Copy + Ord>(
 pub fn full_members<K: Ord>(nodes: impl IntoIterator<Item = K>) -> BTreeMap<K, MemberSpec> {
     let member = |node| (node, MemberSpec::default());
     nodes.into_iter().map(member).collect()
+}
+
+/// Rates of the members that have one.
+pub fn rates<K: Copy + Ord>(members: &BTreeMap<K, MemberSpec>) -> BTreeMap<K, Rate> {
+    let rates = members.iter();
+    let rates = rates.filter_map(|(node, spec)| Some((*node, spec.rate?)));
+    rates.collect()
 }
 
 /// Members whose kind fulfils a condition.

@@ -7,7 +7,7 @@ use toroid_fabric::Place;
 use super::{MAX_ALIASES, MAX_FENCE, MAX_GATEWAYS, MAX_LINKS, MAX_MTU, MIN_FENCE, MIN_MTU};
 use crate::addressing::{Subnet, SubnetError};
 use crate::limits::MAX_HOSTS;
-use crate::link::LinkError;
+use crate::link::{LinkError, Rate};
 use crate::names::{MAX_LABEL, MAX_NAME, RESERVED_NAMES};
 use crate::nodeset::NodeSetError;
 use crate::refusal::{Refusal, RefusalKind};
@@ -96,6 +96,16 @@ pub enum DirectoryError {
         nodes: String,
         /// `full` or `limited`, `offloading` or `plain`, `interface` or `stack`.
         present: &'static str,
+    },
+    /// The present rate of members differs from the wanted one.
+    #[error("{nodes} are members of domain {domain} with another rate than {rate}")]
+    OtherRate {
+        /// The domain.
+        domain: String,
+        /// The nodes.
+        nodes: String,
+        /// The wanted rate.
+        rate: Rate,
     },
     /// They cannot manage the domain: they are no members, and not its owner's.
     #[error("{nodes}: neither members of domain {domain} nor its owner's")]
@@ -279,6 +289,14 @@ impl From<DirectoryError> for Refusal {
             E::OtherMembership { ref domain, .. } => (
                 RefusalKind::Exists,
                 format!("take them out first with `toroid domain shrink {domain}`"),
+            ),
+            E::OtherRate {
+                ref domain,
+                ref nodes,
+                rate,
+            } => (
+                RefusalKind::Exists,
+                format!("change it with `toroid domain set {domain} {nodes} --rate {rate}`"),
             ),
             E::NotEligible { ref domain, .. } => (
                 RefusalKind::Denied,

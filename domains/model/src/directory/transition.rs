@@ -19,7 +19,7 @@ pub struct Transition {
     pub meanwhile: Directory,
     /// Then joining members. After them, the directory is the new one.
     pub joining: Vec<Change>,
-    /// Domains whose routes differ.
+    /// Domains whose routes or rates differ.
     pub altered: Vec<Domain>,
     /// Domains whose links differ.
     pub relinked: Vec<Domain>,
@@ -135,7 +135,13 @@ impl Transition {
     }
 
     fn alter(&mut self, before: &Domain, after: &Domain) {
-        if (&before.gateways, before.forward) != (&after.gateways, after.forward) {
+        // New members have their rates from the beginning.
+        let has_other_rate = |(node, spec): (&NodeId, &MemberSpec)| {
+            let next = after.members.get(node);
+            next.is_some_and(|next| next.rate != spec.rate)
+        };
+        let is_same = (&before.gateways, before.forward) == (&after.gateways, after.forward);
+        if !is_same || before.members.iter().any(has_other_rate) {
             self.altered.push(after.clone());
         }
         if before.links != after.links {
@@ -211,7 +217,8 @@ fn same<'d>(domain: &Domain, new: &'d Directory) -> Option<&'d Domain> {
 fn stayed(domain: &Domain, next: &Domain) -> BTreeSet<NodeId> {
     let stays = |(node, spec): &(&NodeId, &MemberSpec)| {
         let since = next.since.get(node);
-        next.members.get(node) == Some(*spec)
+        let is_same = |next: &MemberSpec| next.is_same_kind(**spec);
+        next.members.get(node).is_some_and(is_same)
             && next.address(**node) == domain.address(**node)
             && since.is_none_or(|epoch| *epoch <= domain.epoch)
     };

@@ -15,6 +15,7 @@ macro_rules! change_request {
             | $crate::agent::Request::DomainRemove { .. }
             | $crate::agent::Request::DomainManage { .. }
             | $crate::agent::Request::DomainSet { .. }
+            | $crate::agent::Request::DomainRate { .. }
             | $crate::agent::Request::GatewayAdd { .. }
             | $crate::agent::Request::GatewayRemove { .. }
             | $crate::agent::Request::LinkSet { .. }

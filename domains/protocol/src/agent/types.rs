@@ -1,10 +1,12 @@
 //! Parts of requests and replies.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Place;
 use toroid_model::as_text;
+use toroid_model::link::Rate;
 use toroid_model::placement::Policy;
 use toroid_model::rdma::Rdma;
 
@@ -68,6 +70,9 @@ pub struct NewDomain {
     pub plain: Vec<String>,
     /// Node sets of those that have no interface of the kernel, but [`Request::Stack`](super::Request::Stack).
     pub stacks: Vec<String>,
+    /// Node sets of those with a rate, as with [`Request::DomainRate`](super::Request::DomainRate).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rates: BTreeMap<Rate, Vec<String>>,
     /// Bytes; 9000 when absent.
     pub mtu: Option<u32>,
     /// Whether the owner of a node may add it.

@@ -52,6 +52,7 @@ fn port(domain: u16, x: u8) -> Port {
         gateway: None,
         forward: false,
         stack: false,
+        rate: None,
     }
 }
 

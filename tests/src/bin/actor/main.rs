@@ -91,6 +91,14 @@ enum Role {
         at: u64,
         every: u64,
     },
+    /// Write and read so many bytes in turns, as pages over several connections.
+    Carry {
+        domain: String,
+        owner: Place,
+        key: RemoteKey,
+        bytes: u64,
+        connections: u64,
+    },
     /// Open memory for reading once.
     Open { domain: String, key: RemoteKey },
     /// Take a node out of a domain.
@@ -163,6 +171,13 @@ fn main() -> Result<()> {
             at,
             every,
         } => memory::mix(&domain, owner, key, at, every),
+        Role::Carry {
+            domain,
+            owner,
+            key,
+            bytes,
+            connections,
+        } => memory::carry(&domain, owner, key, bytes, connections),
         Role::Open { domain, key } => memory::open(&domain, key),
         Role::Shrink { domain, node } => memory::shrink(&domain, node),
         Role::Manage {

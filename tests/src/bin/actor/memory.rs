@@ -14,8 +14,11 @@ use toroid_fabric::{Access, Completion, Endpoint, OpError, Operation, Place, Reg
 
 use super::{PATIENCE, Result, watch_input};
 
+/// Bytes of memory that `own` exports.
+const PAGE: u64 = 4096;
+
 pub fn own(domain: &str) -> Result<()> {
-    let region = export(domain, 4096)?;
+    let region = export(domain, PAGE)?;
     report_key(&region)?;
     io::stdin().read_to_end(&mut Vec::new())?;
     end(region.load(0)?)
@@ -137,6 +140,44 @@ pub fn mix(domain: &str, place: Place, key: RemoteKey, at: u64, every: u64) -> R
         }
     }
     end(added)
+}
+
+pub fn carry(
+    domain: &str,
+    place: Place,
+    key: RemoteKey,
+    bytes: u64,
+    connections: u64,
+) -> Result<()> {
+    let domain = Member::attach()?.domain(domain)?;
+    let remote = domain.open(key, Access::all())?;
+    let pairs = (0..connections).map(|_| domain.queue_pair(place, 1));
+    let pairs = pairs.collect::<std::result::Result<Vec<_>, _>>()?;
+    report(&Event::Open)?;
+    let each = bytes / connections / PAGE;
+    let carry_pages = |mut pair: QueuePair| -> std::result::Result<u64, String> {
+        let local = Region::local(PAGE as usize).map_err(|error| error.to_string())?;
+        for page in 0..each {
+            let operation = if page % 2 == 0 {
+                Operation::write(&remote, 0, &local, 0..PAGE)
+            } else {
+                Operation::read(&remote, 0, &local, 0..PAGE)
+            };
+            let done = complete(&mut pair, operation).map_err(|error| error.to_string())?;
+            done.map_err(|error| format!("page {page}: {error:?}"))?;
+        }
+        Ok(each * PAGE)
+    };
+    let carried = thread::scope(|scope| {
+        let started = pairs
+            .into_iter()
+            .map(|pair| scope.spawn(|| carry_pages(pair)));
+        let threads: Vec<_> = started.collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        let sums = ended.map(|sum| sum.unwrap_or_else(|_| Err("a thread failed".into())));
+        sums.sum::<std::result::Result<u64, String>>()
+    });
+    end(carried?)
 }
 
 fn open_for_adding(

@@ -76,6 +76,11 @@ impl Create {
             limited: if_wanted(spec.limited),
             plain: if_wanted(spec.no_offload),
             stacks: if_wanted(spec.userspace_stack),
+            rates: spec
+                .rate
+                .map(|rate| (rate, self.nodes.clone()))
+                .into_iter()
+                .collect(),
             nodes: if_wanted(!spec.limited),
             subnet: self.subnet,
             capacity: self.capacity,
@@ -100,6 +105,8 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
     };
     let plain = nodes::resolve(agent, &new.plain)?;
     let stacks = nodes::resolve(agent, &new.stacks)?;
+    // One for all.
+    let rate = new.rates.keys().next().copied();
     for (sets, limited) in [(&new.nodes, false), (&new.limited, true)] {
         for place in nodes::resolve(agent, sets)? {
             let found = present.members.iter().find(|member| member.node == place);
@@ -108,7 +115,9 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
             let add = if limited { "--limited " } else { "" };
             let without = if is_plain { "--offload off " } else { "" };
             let stack = if is_stack { "--interface stack " } else { "" };
-            let grow = format!("`toroid domain grow {add}{without}{stack}{name} {place}`");
+            let with_rate = rate.map_or_else(String::new, |rate| format!("--rate {rate} "));
+            let options = [add, without, stack, &with_rate].concat();
+            let grow = format!("`toroid domain grow {options}{name} {place}`");
             let other = match found {
                 None => return Err(exists(format!("without {place}"), format!("use {grow}"))),
                 Some(member) if member.limited && !limited => "as a limited member",
@@ -117,6 +126,11 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
                 Some(member) if !member.plain && is_plain => "with offload",
                 Some(member) if member.stack && !is_stack => "without an interface",
                 Some(member) if !member.stack && is_stack => "with an interface",
+                Some(member) if rate.is_some_and(|rate| member.rate != Some(rate)) => {
+                    let with = format!("with {place} without this rate");
+                    let set = format!("toroid domain set {name} {place} {with_rate}");
+                    return Err(exists(with, format!("use `{}`", set.trim_end())));
+                }
                 Some(_) => continue,
             };
             return Err(exists(

@@ -3,17 +3,20 @@
 mod create;
 mod shrink;
 
+use std::collections::BTreeMap;
+
 use clap::{Args, Subcommand, ValueEnum};
 use toroid_client::admin::{ClientError, Control, Properties};
 use toroid_model::directory::MemberSpec;
 use toroid_model::info::{DomainInfo, MemberDrops};
+use toroid_model::link::Rate;
 use toroid_model::refusal::RefusalKind;
 
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
 use crate::names;
 use crate::output::{Show, count, line, name_missing, table};
-use crate::values::{self, Interface, Offload};
+use crate::values::{self, Interface, Offload, OptionalRate};
 use create::Create;
 use shrink::Shrink;
 
@@ -29,7 +32,7 @@ pub(crate) enum Domain {
     Shrink(Shrink),
     /// Let processes of nodes grow and shrink a domain
     Manage(Manage),
-    /// Change access, routing and owner of a domain
+    /// Change access, routing and owner of a domain, or the rate of members
     Set(Set),
     /// Remove a domain
     #[command(alias = "delete", alias = "remove")]
@@ -77,6 +80,10 @@ struct Kind {
         hide_possible_values = true
     )]
     interface: Interface,
+    /// Most that each of them may send, and read and write in memory at other hosts, such as 1Gbit
+    /// or 125MB/s; of present members `toroid domain set` changes it
+    #[arg(long)]
+    rate: Option<Rate>,
 }
 
 impl Kind {
@@ -85,6 +92,7 @@ impl Kind {
             limited: self.limited,
             no_offload: self.offload == Offload::Off,
             userspace_stack: self.interface == Interface::Stack,
+            rate: self.rate,
         }
     }
 }
@@ -105,8 +113,29 @@ pub(crate) struct Manage {
 pub(crate) struct Set {
     /// The domain
     name: String,
+    /// The members that get the rate
+    #[arg(requires = "rate")]
+    nodes: Vec<String>,
+    /// Most that each of the members may send, such as 1Gbit or 125MB/s, or off
+    ///
+    /// The Ethernet driver holds back frames where they enter: excess waits in the member's
+    /// interface, whose kernel drops what has no room there. The host of a peer holds back reads,
+    /// writes and packets from other hosts. Not limited are operations on memory within one host,
+    /// which are accesses of the process itself, and those of RDMA devices (provider = "verbs").
+    #[arg(
+        long,
+        value_name = "RATE|OFF",
+        value_parser = values::rate,
+        requires = "nodes",
+        conflicts_with_all = ["public", "forward", "sealed", "fence", "owner"]
+    )]
+    rate: Option<OptionalRate>,
     /// Whether anyone may add their own nodes
-    #[arg(long, value_name = "BOOL", required_unless_present_any = ["owner", "forward", "sealed", "fence"])]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        required_unless_present_any = ["rate", "owner", "forward", "sealed", "fence"]
+    )]
     public: Option<bool>,
     /// Routing: members that are also in another such domain may forward packets between the two
     /// and send IPv6 router advertisements
@@ -164,11 +193,18 @@ impl Run for Domain {
             }) => session.connect()?.manage(&name, &nodes, revoke)?,
             Domain::Set(Set {
                 name,
+                nodes,
+                rate: Some(OptionalRate(rate)),
+                ..
+            }) => session.connect()?.set_rate(&name, &nodes, rate)?,
+            Domain::Set(Set {
+                name,
                 public,
                 forward,
                 sealed,
                 fence,
                 owner,
+                ..
             }) => {
                 let properties = Properties {
                     public,
@@ -294,6 +330,18 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     }
     for (pair, link) in &domain.links.pairs {
         line!("link {pair}: {link}");
+    }
+    let mut by_rate = BTreeMap::<Rate, Vec<String>>::new();
+    for member in &domain.members {
+        if let Some(rate) = member.rate {
+            by_rate
+                .entry(rate)
+                .or_default()
+                .push(member.node.to_string());
+        }
+    }
+    for (rate, nodes) in by_rate {
+        line!("rate of {}: {rate}", nodes.join(" "));
     }
     for gateway in &domain.gateways {
         let unused = if gateway.in_use { "" } else { ", not in use" };

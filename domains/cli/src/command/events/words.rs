@@ -32,7 +32,16 @@ fn sentence(request: &Request) -> Option<String> {
     Some(match request {
         Request::Down => "end the agent".into(),
         Request::DomainCreate(new) => create(new),
-        Request::DomainGrow { name, nodes, .. } => format!("grow {name} by {}", list(nodes)),
+        Request::DomainGrow {
+            name, nodes, rate, ..
+        } => {
+            let rate = rate.map_or_else(String::new, |rate| format!(" with {rate}"));
+            format!("grow {name} by {}{rate}", list(nodes))
+        }
+        Request::DomainRate { name, nodes, rate } => match rate {
+            Some(rate) => format!("limit {} in {name} to {rate}", list(nodes)),
+            None => format!("lift the rate of {} in {name}", list(nodes)),
+        },
         Request::DomainShrink { name, nodes } => format!("shrink {name} by {}", list(nodes)),
         Request::DomainRemove { name } => format!("remove {name}"),
         Request::DomainManage {

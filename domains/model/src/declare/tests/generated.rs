@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::link::{LinkSpec, Pair};
+use crate::link::{LinkSpec, Pair, Rate};
 
 fn declarations() -> impl Strategy<Value = Declaration> {
     let nodes = || prop::collection::btree_set(0..64u32, 0..20);
@@ -31,6 +31,10 @@ fn declarations() -> impl Strategy<Value = Declaration> {
                 &(&nodes & &limited),
                 &(&nodes & &plain),
                 &(&nodes & &stacks),
+                &(&nodes & &plain)
+                    .iter()
+                    .map(|n| (*n, Rate(8_000 * u64::from(1 + n % 3 + owner))))
+                    .collect(),
             )
             .into_iter()
             .map(|(n, spec)| (place(n), spec))
@@ -188,16 +192,20 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             limited,
             plain,
             stacks,
+            rates,
             public,
             sealed,
             fence,
             owner,
             ..
         } => {
+            let rates = rates.iter();
+            let rates = rates.flat_map(|(rate, nodes)| nodes.0.iter().map(|n| (*n, *rate)));
+            let rates = rates.collect();
             let new = Declared {
                 sealed: *sealed,
                 fence: *fence,
-                members: members(&nodes.0, &limited.0, &plain.0, &stacks.0),
+                members: members(&nodes.0, &limited.0, &plain.0, &stacks.0, &rates),
                 public: *public,
                 owner: owner.or(Some(0)),
                 ..Declared::default()
@@ -229,6 +237,16 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             let domain = present.domains.get_mut(domain).unwrap();
             for node in &nodes.0 {
                 assert_eq!(domain.members.insert(*node, *spec), None);
+            }
+        }
+        Step::Rate {
+            domain,
+            nodes,
+            rate,
+        } => {
+            let domain = present.domains.get_mut(domain).unwrap();
+            for node in &nodes.0 {
+                domain.members.get_mut(node).unwrap().rate = *rate;
             }
         }
         Step::Link { domain, links } => {

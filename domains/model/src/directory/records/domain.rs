@@ -11,9 +11,9 @@ use super::numbers;
 use crate::addressing::Subnet;
 use crate::directory::addresses::Addresses;
 use crate::directory::{Directory, Domain, Fence, MAX_MTU, MIN_MTU, MemberSpec};
-use crate::directory::{members, members_with};
+use crate::directory::{members, members_with, rates};
 use crate::gateway::Gateway;
-use crate::link::DomainLinks;
+use crate::link::{DomainLinks, Rate};
 use crate::names::{is_domain_name, is_uplink_name};
 
 #[derive(Serialize, Deserialize)]
@@ -36,6 +36,8 @@ pub(super) struct DomainRecord {
     plain: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     stacks: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rates: BTreeMap<u32, Rate>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     managers: BTreeSet<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -85,6 +87,10 @@ impl DomainRecord {
             limited: with(|spec| spec.limited),
             plain: with(|spec| spec.no_offload),
             stacks: with(|spec| spec.userspace_stack),
+            rates: rates(&domain.members)
+                .into_iter()
+                .map(|(node, rate)| (node.0, rate))
+                .collect(),
             managers: numbers(&domain.managers),
             public: domain.public,
             forward: domain.forward,
@@ -150,7 +156,11 @@ impl Directory {
         let limited = kind("limited members", &record.limited)?;
         let no_offload = kind("plain members", &record.plain)?;
         let userspace_stack = kind("stacks", &record.stacks)?;
-        let members = members(&listed, &limited, &no_offload, &userspace_stack);
+        let rates = self.numbers_of(&record.rates)?;
+        if !rates.keys().all(|node| listed.contains(node)) {
+            return Err("has rates of nodes that are no members".into());
+        }
+        let members = members(&listed, &limited, &no_offload, &userspace_stack, &rates);
         let domain = Domain {
             name: name.into(),
             id: record.id,
@@ -214,8 +224,8 @@ impl Directory {
     }
 
     /// A number of each of some nodes.
-    fn numbers_of(&self, all: &BTreeMap<u32, u32>) -> Result<BTreeMap<NodeId, u32>, String> {
-        let known = |(node, number): (&u32, &u32)| Ok((self.known(*node)?, *number));
+    fn numbers_of<T: Copy>(&self, all: &BTreeMap<u32, T>) -> Result<BTreeMap<NodeId, T>, String> {
+        let known = |(node, number): (&u32, &T)| Ok((self.known(*node)?, *number));
         all.iter().map(known).collect()
     }
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::directory::MemberSpec;
 use crate::directory::revision::FabricId;
 use crate::directory::sample::{nodes, owned, wanted};
+use crate::link::Rate;
 use crate::quota::Resource;
 
 fn directory() -> Directory {
@@ -16,6 +17,7 @@ fn directory() -> Directory {
             limited,
             no_offload,
             userspace_stack: node == 5,
+            rate: (node == 3).then_some(Rate(125_000_000)),
         };
         directory.admit("red", &nodes(&[node]), spec).unwrap();
     }

@@ -10,6 +10,7 @@ use toroid_fabric::NodeId;
 
 use super::DomainRecord;
 use crate::directory::records::{RecordError, invalid, parse};
+use crate::link::Rate;
 
 /// The parts of a domain's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ struct MemberRecord {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     stack: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    rate: Option<Rate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     address: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<u32>,
@@ -55,6 +58,7 @@ impl DomainParts {
                 limited: record.limited.remove(node),
                 plain: record.plain.remove(node),
                 stack: record.stacks.remove(node),
+                rate: record.rates.remove(node),
                 address: record.addresses.remove(node),
                 since: record.since.remove(node),
             };
@@ -106,6 +110,7 @@ impl DomainHead {
             for (_, set) in sets.into_iter().filter(|(is_in, _)| *is_in) {
                 set.insert(*node);
             }
+            record.rates.extend(member.rate.map(|it| (*node, it)));
             record
                 .addresses
                 .extend(member.address.map(|it| (*node, it)));
@@ -147,6 +152,8 @@ mod tests {
             ..MemberSpec::default()
         };
         directory.admit("blue", &nodes(&[2]), limited).unwrap();
+        let rate = "1Gbit".parse().ok();
+        directory.set_rate("blue", &nodes(&[2]), rate).unwrap();
         directory.shrink("blue", &nodes(&[3])).unwrap();
         directory.grow("blue", &nodes(&[4])).unwrap();
         directory
@@ -158,6 +165,7 @@ mod tests {
         let parts = DomainParts::of(KEY, record).unwrap();
         assert_eq!(parts.members.keys().copied().collect::<Vec<_>>(), [1, 2, 4]);
         assert!(parts.members[&2].contains("limited"), "{parts:?}");
+        assert!(parts.members[&2].contains("1Gbit"), "{parts:?}");
         let head = DomainHead::read(KEY, &parts.head).unwrap();
         assert_eq!(head.id(), parts.id);
         let joined = head.join(KEY, &parts.members).unwrap();
