@@ -42,7 +42,7 @@ mod file;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -51,6 +51,7 @@ use toroid_fabric::Torus;
 
 use crate::as_text;
 use crate::directory::moved::Moved;
+use crate::host_address::check_address;
 use crate::rdma::Rdma;
 use crate::settings::{Lines, Problem};
 use etcd::EtcdConfig;
@@ -166,23 +167,6 @@ pub struct ConfigFile {
     pub offload: Option<bool>,
     /// Whether nodes have interfaces in domains.
     pub ethernet: bool,
-}
-
-/// Checks that other hosts can reach an agent at an address, as far as the address shows.
-///
-/// # Errors
-/// What the address does.
-pub fn check_address(address: SocketAddr) -> Result<(), &'static str> {
-    let ip = address.ip().to_canonical();
-    if ip.is_unspecified() {
-        Err("names all interfaces")
-    } else if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        Err("is that of many hosts")
-    } else if address.port() == 0 {
-        Err("names no port")
-    } else {
-        Ok(())
-    }
 }
 
 impl HostConfig {

@@ -18,6 +18,7 @@ pub mod directory;
 pub mod ethernet;
 pub mod explain;
 pub mod gateway;
+pub mod host_address;
 pub mod host_key;
 pub mod hosts;
 pub mod info;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{Directory, DirectoryError};
-use crate::hosts::check_address;
+use crate::host_address::check_address;
 use crate::names::is_host_name;
 
 impl Directory {

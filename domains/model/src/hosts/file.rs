@@ -9,9 +9,8 @@ use std::str::FromStr;
 use toml::de::DeTable;
 use toroid_fabric::{NodeId, Place, Torus};
 
-use super::{
-    Admission, Commands, ConfigFile, ETCD, Encryption, HostConfig, Provider, check_address,
-};
+use super::{Admission, Commands, ConfigFile, ETCD, Encryption, HostConfig, Provider};
+use crate::host_address::check_address;
 use crate::limits::{MAX_ACK_TIMEOUT_MS, MAX_HOSTS, MAX_NODES};
 use crate::names::{is_alias, is_host_name};
 use crate::nodeset::{self, Names};
