@@ -26,6 +26,8 @@ pub(crate) struct Addresses {
     reached: Mutex<BTreeMap<String, SocketAddr>>,
     /// Told addresses at which this host, the leader, found no agent, with the problem.
     useless: Mutex<BTreeMap<String, (SocketAddr, String)>>,
+    /// Problems of told addresses that are not in the directory, at the leader.
+    refused: Mutex<BTreeMap<String, String>>,
 }
 
 impl Addresses {
@@ -53,6 +55,16 @@ impl Addresses {
     pub(super) fn forget(&self, host: &str) {
         self.reached.lock().remove(host);
         self.useless.lock().remove(host);
+        self.refused.lock().remove(host);
+    }
+
+    /// Notes whether the directory has refused the address that a host has told last.
+    pub(crate) fn note_refused(&self, host: &str, problem: Option<&str>) {
+        let mut refused = self.refused.lock();
+        match problem {
+            Some(problem) => refused.insert(host.into(), problem.into()),
+            None => refused.remove(host),
+        };
     }
 
     /// Forgets these: the directory here has present ones.
@@ -110,10 +122,13 @@ impl Cluster {
         self.config.hosts.contains_key(host) || directory.keys_of(host).is_some()
     }
 
-    /// Problem of the address that a host has told, at the leader.
-    pub(super) fn address_problem(&self, host: &str) -> Option<String> {
+    /// Problem of the address that a host has told, which may be that of an `other` one. The leader
+    /// knows more.
+    pub(super) fn address_problem(&self, host: &str, other: Option<&str>) -> Option<String> {
+        let refused = self.addresses.refused.lock().get(host).cloned();
         let useless = self.addresses.useless.lock();
-        useless.get(host).map(|(_, problem)| problem.clone())
+        let useless = || useless.get(host).map(|(_, problem)| problem.clone());
+        refused.or_else(|| other.map(double)).or_else(useless)
     }
 
     /// Connects to the address that a follower has told, unless this host's file has another one.
@@ -137,6 +152,28 @@ impl Cluster {
             .is_none_or(|(former, _)| former != address)
             .then_some(problem)
     }
+}
+
+/// Enters the address that a host has told. Returns the problem of a bad one, for which the host keeps
+/// its former address: an address is a hint, and no reason to refuse the host.
+pub(crate) fn enter_told(
+    directory: &mut Directory,
+    host: &str,
+    address: SocketAddr,
+) -> Option<String> {
+    let refusal = directory
+        .tell_address(host, address)
+        .err()
+        .map(Refusal::from)?;
+    Some(refusal.to_string())
+}
+
+/// The problem of a host whose address is that of another one, too.
+pub(crate) fn double(other: &str) -> String {
+    format!(
+        "its address is also that of host {other}; write another `listen` or `address` in the file \
+         of one of the two, and start its agent again, or `toroid host remove` the one that is gone"
+    )
 }
 
 /// Makes the refusal for a host whose address is unknown here.
@@ -212,6 +249,29 @@ mod tests {
         assert_eq!(of_c(), [at("10.0.0.7:1")]);
     }
 
+    /// Such an address once shut the host out.
+    #[test]
+    fn a_bad_or_double_address_is_a_problem_and_the_host_stays() {
+        let cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        let good = at("10.0.0.2:7470");
+        assert_eq!(enter_told(&mut directory, "b", good), None);
+        let problem = enter_told(&mut directory, "b", at("0.0.0.0:7470")).unwrap();
+        assert!(problem.contains("names all interfaces"), "{problem}");
+        assert!(problem.contains("write `address`"), "{problem}");
+        assert_eq!(directory.address_of("b"), Some(good));
+        cluster.addresses.note_refused("b", Some(&problem));
+        assert_eq!(cluster.address_problem("b", None), Some(problem));
+        cluster.addresses.note_refused("b", None);
+        assert_eq!(cluster.address_problem("b", None), None);
+
+        assert_eq!(enter_told(&mut directory, "c", good), None);
+        let all = cluster.describe(&directory);
+        let b = all.iter().find(|host| host.name == "b").unwrap();
+        let problem = b.problem.as_deref().unwrap();
+        assert!(problem.contains("is also that of host c"), "{problem}");
+    }
+
     #[test]
     fn an_address_without_an_agent_is_a_problem_until_there_is_one() {
         let cluster = cluster();
@@ -223,11 +283,11 @@ mod tests {
         let words = format!("cannot reach its address {address}: ");
         assert!(problem.contains(&words), "{problem}");
         assert!(problem.contains("write `address` in the file of host c"));
-        assert_eq!(cluster.address_problem("c"), Some(problem));
+        assert_eq!(cluster.address_problem("c", None), Some(problem));
         assert_eq!(cluster.check_told("c", address), None);
         let _listener = TcpListener::bind(address).unwrap();
         assert_eq!(cluster.check_told("c", address), None);
-        assert_eq!(cluster.address_problem("c"), None);
+        assert_eq!(cluster.address_problem("c", None), None);
         // The file has an address of b that is good here.
         assert_eq!(cluster.check_told("b", at("127.0.0.1:1")), None);
     }

@@ -39,8 +39,7 @@ impl Drop for Place<'_> {
 
 impl Cluster {
     /// Enters the nodes, the key and the address of the leader's own host in the directory. The
-    /// leader's claim wins: another host with a claim to the same nodes, or with this address, is
-    /// refused when it connects.
+    /// leader's claim wins: another host with a claim to the same nodes is refused when it connects.
     pub(crate) fn claim_own(&self, directory: &mut Directory) {
         let ours = &self.config;
         if directory
@@ -53,7 +52,7 @@ impl Cluster {
         let nodes: BTreeSet<NodeId> = ours.nodes.iter().copied().map(NodeId).collect();
         directory.take_over(&ours.host, &nodes);
         directory.set_host_keys(&ours.host, vec![self.keys.lock().public()]);
-        directory.take_address(&ours.host, ours.told_address());
+        directory.set_address(&ours.host, ours.told_address());
         name_nodes(directory, &nodes, &ours.aliases);
     }
 

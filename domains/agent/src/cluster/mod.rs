@@ -301,12 +301,20 @@ impl Cluster {
         hosts.extend(config.hosts.keys().chain([&config.host]).cloned());
         hosts.extend(self.pending.lock().keys().cloned());
         hosts.extend(self.problems.refused(Instant::now()));
-        let hosts = hosts.iter();
-        let hosts = hosts.map(|host| self.describe_host(host, self.address_of(host, directory)));
-        hosts.collect()
+        let double = directory.hosts_at_one_address();
+        let describe = |host: &String| {
+            let double = double.get(host.as_str()).copied();
+            self.describe_host(host, self.address_of(host, directory), double)
+        };
+        hosts.iter().map(describe).collect()
     }
 
-    fn describe_host(&self, host: &str, address: Option<SocketAddr>) -> HostInfo {
+    fn describe_host(
+        &self,
+        host: &str,
+        address: Option<SocketAddr>,
+        double: Option<&str>,
+    ) -> HostInfo {
         let is_linked = if self.is_leader() {
             self.followers().contains_key(host)
         } else {
@@ -336,7 +344,7 @@ impl Cluster {
             problem: self
                 .problems
                 .of(host)
-                .or_else(|| self.address_problem(host)),
+                .or_else(|| self.address_problem(host, double)),
         }
     }
 

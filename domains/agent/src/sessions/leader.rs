@@ -19,6 +19,7 @@ use super::{gateways, lookup, queries, renewals, reports, tickets};
 use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 use crate::channel::secure::{HANDSHAKE, Session};
+use crate::cluster::addresses::{double, enter_told};
 use crate::cluster::admission::Entry;
 use crate::cluster::followers::{Place, name_nodes};
 use crate::cluster::link::{Link, stay_alive};
@@ -317,7 +318,7 @@ fn admit_follower<'a>(
     }
     let nodes: BTreeSet<NodeId> = claim.nodes.iter().copied().map(NodeId).collect();
     let before = host.members.directory(Directory::clone);
-    host.edit(|directory| {
+    let problem = host.edit(|directory| {
         let torus = directory.torus();
         if nodes.iter().any(|node| torus.place(*node).is_none()) {
             let message = format!("nodes that the torus {torus} does not have");
@@ -328,10 +329,9 @@ fn admit_follower<'a>(
             tracing::info!("host {name} is admitted with key {}", peer.key);
             directory.admit_host(name, peer.key)?;
         }
-        directory.tell_address(name, claim.address)?;
         directory.claim(name, &nodes)?;
         name_nodes(directory, &nodes, &claim.aliases);
-        Ok(())
+        Ok(enter_told(directory, name, claim.address))
     })?;
     let now = host.members.directory(Directory::clone);
     host.tell_moved(&now, &now.moved_since(&before));
@@ -339,6 +339,11 @@ fn admit_follower<'a>(
     if now.address_of(name) != before.address_of(name) {
         tracing::info!("host {name} is at {}", claim.address);
         cluster.control.hurry(now.hosts_sharing_with(name));
+    }
+    cluster.addresses.note_refused(name, problem.as_deref());
+    let other = now.hosts_at_one_address().get(name.as_str()).copied();
+    if let Some(problem) = problem.or_else(|| other.map(double)) {
+        host.tell_problem(name, &problem);
     }
     let has = hello.revision.filter(|_| !hello.is_partial);
     Ok(cluster.place(link, has))

@@ -53,16 +53,6 @@ pub enum DirectoryError {
     /// No admitted host has that name.
     #[error("no host called {0} is admitted")]
     NoSuchHost(String),
-    /// Another host has the address.
-    #[error("host {host} has told address {address}, which is that of host {other}")]
-    AddressTaken {
-        /// The host.
-        host: String,
-        /// The address.
-        address: SocketAddr,
-        /// Host that has it.
-        other: String,
-    },
     /// No other host can reach the address.
     #[error("host {host} has told address {address}, which {why}")]
     BadAddress {
@@ -265,13 +255,6 @@ impl From<DirectoryError> for Refusal {
             ),
             E::NoSuchAlias(_) => (RefusalKind::NotFound, "see `toroid node ls`".into()),
             E::NoSuchHost(_) => (RefusalKind::NotFound, "see `toroid host ls`".into()),
-            E::AddressTaken { ref other, .. } => (
-                RefusalKind::Exists,
-                format!(
-                    "write another `listen` or `address` in the file of one of the two, and start \
-                     its agent again; if host {other} is gone: `toroid host remove {other}`"
-                ),
-            ),
             E::BadAddress { .. } => (
                 RefusalKind::Invalid,
                 "write `address` in its file: where the other hosts reach its agent".into(),

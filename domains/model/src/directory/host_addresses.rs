@@ -19,11 +19,11 @@ impl Directory {
         self.host_addresses.get(host).copied()
     }
 
-    /// Notes the address that a host has told. The present one of the host is never refused: no
-    /// other host can take it meanwhile.
+    /// Notes the address that a host has told. Another host may have it, too: which of the two is
+    /// there is known by its key.
     ///
     /// # Errors
-    /// [`DirectoryError::BadAddress`], and [`DirectoryError::AddressTaken`] if another host has it.
+    /// [`DirectoryError::BadAddress`]. The present address of the host is never refused.
     pub fn tell_address(&mut self, host: &str, address: SocketAddr) -> Result<(), DirectoryError> {
         if self.address_of(host) == Some(address) {
             return Ok(());
@@ -34,34 +34,12 @@ impl Directory {
             why,
         };
         check_address(address).map_err(bad)?;
-        if let Some(other) = self.host_at(address, host) {
-            return Err(DirectoryError::AddressTaken {
-                host: host.into(),
-                address,
-                other: other.into(),
-            });
-        }
         self.set_address(host, Some(address));
         Ok(())
     }
 
-    /// Gives the leader's own host this address, or none. Another host with it loses it.
-    pub fn take_address(&mut self, host: &str, address: Option<SocketAddr>) {
-        let other = address.and_then(|address| self.host_at(address, host));
-        if let Some(other) = other.map(str::to_owned) {
-            self.set_address(&other, None);
-        }
-        self.set_address(host, address);
-    }
-
-    /// Another host than `host` with an address.
-    fn host_at(&self, address: SocketAddr, host: &str) -> Option<&str> {
-        let mut others = self.host_addresses.iter();
-        let found = others.find(|(other, its)| **its == address && other.as_str() != host);
-        found.map(|(other, _)| other.as_str())
-    }
-
-    pub(super) fn set_address(&mut self, host: &str, address: Option<SocketAddr>) {
+    /// Gives a host this address, or none.
+    pub fn set_address(&mut self, host: &str, address: Option<SocketAddr>) {
         if self.address_of(host) == address {
             return;
         }
@@ -70,6 +48,20 @@ impl Directory {
             Some(address) => all.insert(host.into(), address),
             None => all.remove(host),
         };
+    }
+
+    /// Hosts with the address of another one, each with the first such other.
+    pub fn hosts_at_one_address(&self) -> BTreeMap<&str, &str> {
+        let mut all: BTreeMap<SocketAddr, Vec<&str>> = BTreeMap::new();
+        for (host, address) in self.host_addresses() {
+            all.entry(*address).or_default().push(host);
+        }
+        let mut double = BTreeMap::new();
+        for hosts in all.into_values().filter(|hosts| hosts.len() > 1) {
+            double.extend(hosts.iter().map(|host| (*host, hosts[0])));
+            double.insert(hosts[0], hosts[1]);
+        }
+        double
     }
 
     pub(super) fn restore_address(
@@ -94,42 +86,28 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// Two hosts that had exchanged their addresses once shut each other out.
     #[test]
-    fn a_host_has_an_address_of_its_own() {
+    fn hosts_exchange_addresses_and_a_double_one_is_known() {
         let mut directory = Directory::new("2x2x1".parse().unwrap());
         directory.set_host_keys("b", vec![PublicKey([2; 32])]);
         let (first, second) = (at("10.0.0.2:7470"), at("10.0.0.3:7470"));
         directory.tell_address("b", first).unwrap();
-        let refused = directory.tell_address("c", first).unwrap_err();
-        let taken = DirectoryError::AddressTaken {
-            host: "c".into(),
-            address: first,
-            other: "b".into(),
-        };
-        assert_eq!(refused, taken);
-        assert_eq!(directory.address_of("c"), None);
-        // Another port is another address.
-        directory.tell_address("c", at("10.0.0.2:7471")).unwrap();
         directory.tell_address("c", second).unwrap();
-        directory.tell_address("b", second).unwrap_err();
-        assert_eq!(directory.address_of("b"), Some(first));
-        directory.tell_address("b", first).unwrap();
+        // Another port is another address.
+        directory.tell_address("d", at("10.0.0.2:7471")).unwrap();
+        assert!(directory.hosts_at_one_address().is_empty());
+        directory.tell_address("b", second).unwrap();
+        let double = [("b", "c"), ("c", "b")];
+        assert_eq!(directory.hosts_at_one_address(), double.into());
+        directory.tell_address("d", second).unwrap();
+        let triple = [("b", "c"), ("c", "b"), ("d", "b")];
+        assert_eq!(directory.hosts_at_one_address(), triple.into());
+        directory.tell_address("c", first).unwrap();
+        assert_eq!(directory.address_of("b"), Some(second));
         directory.remove_host("b", "00").unwrap();
         assert_eq!(directory.address_of("b"), None);
-        directory.tell_address("c", first).unwrap();
-    }
-
-    #[test]
-    fn the_leader_takes_its_own_address_from_others() {
-        let mut directory = Directory::new("2x2x1".parse().unwrap());
-        let address = at("10.0.0.1:7470");
-        directory.tell_address("b", address).unwrap();
-        directory.take_address("a", Some(address));
-        assert_eq!(directory.address_of("a"), Some(address));
-        assert_eq!(directory.address_of("b"), None);
-        directory.tell_address("b", address).unwrap_err();
-        directory.take_address("a", None);
-        directory.tell_address("b", address).unwrap();
+        assert!(directory.hosts_at_one_address().is_empty());
     }
 
     #[test]
