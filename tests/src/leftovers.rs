@@ -185,7 +185,7 @@ fn taps() -> impl Iterator<Item = String> {
         .map(|interface| format!("interface {}", interface.display()))
 }
 
-/// Interface pairs and rule tables of gateways, and interfaces that forward.
+/// Interface pairs, rule tables and routes of gateways, and interfaces that forward.
 fn gateways() -> impl Iterator<Item = String> {
     let name = |interface: &PathBuf| Some(interface.file_name()?.to_str()?.to_owned());
     let interfaces = entries("/sys/class/net").filter_map(|interface| name(&interface));
@@ -206,10 +206,27 @@ fn gateways() -> impl Iterator<Item = String> {
         .filter(|line| line.contains(" toroid"))
         .map(|line| format!("rules {line}"))
         .collect();
+    let routed = ["rule", "route show table all"]
+        .into_iter()
+        .flat_map(|words| {
+            let words = ["-4"].into_iter().chain(words.split(' '));
+            let listed = Command::new("ip").args(words).output();
+            let listed = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            let text = listed.unwrap_or_default();
+            // Tables of gateways have numbers from 1 << 31 on.
+            let is_ours = |line: &&str| {
+                let after = line.split_once("lookup ").or(line.split_once("table "));
+                let number = after.and_then(|(_, rest)| rest.split_whitespace().next());
+                number.is_some_and(|number| number.parse().is_ok_and(|it: u32| it >= 1 << 31))
+            };
+            let ours = text.lines().filter(is_ours);
+            ours.map(|line| format!("route {line}")).collect::<Vec<_>>()
+        });
     let pairs = pairs.map(|name| format!("interface {name}"));
     pairs
         .chain(forwarding)
         .chain(tables)
+        .chain(routed)
         .collect::<Vec<_>>()
         .into_iter()
 }

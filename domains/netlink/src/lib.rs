@@ -1,4 +1,4 @@
-//! Links, addresses and default routes of the calling thread's network namespace, over rtnetlink.
+//! Links, addresses and routes of the calling thread's network namespace, over rtnetlink.
 //!
 //! Requests are synchronous: each method returns when the kernel has acknowledged.
 
@@ -26,12 +26,16 @@ use nix::errno::Errno;
 
 mod bridge;
 pub mod namespace;
+pub mod policy;
 
 /// Multicast group of changed links (RTNLGRP_LINK).
 const LINKS: u32 = 1;
 
 /// Multicast group of changed forwarding (RTNLGRP_IPV4_NETCONF).
 const FORWARDING: u32 = 24;
+
+/// Multicast group of changed IPv4 routes (RTNLGRP_IPV4_ROUTE).
+const ROUTES: u32 = 7;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +88,7 @@ pub struct Link {
     pub has_carrier: bool,
 }
 
-/// Notifications of changed links and IPv4 forwarding in one network namespace.
+/// Notifications of changed links, IPv4 forwarding and IPv4 routes in one network namespace.
 #[derive(Debug)]
 pub struct LinkChanges(Socket);
 
@@ -98,6 +102,7 @@ impl LinkChanges {
         socket.bind_auto()?;
         socket.add_membership(LINKS)?;
         socket.add_membership(FORWARDING)?;
+        socket.add_membership(ROUTES)?;
         Ok(LinkChanges(socket))
     }
 
@@ -435,15 +440,7 @@ impl Netlink {
         request: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
+        self.send(request, flags)?;
         self.answers().map_err(|error| match error {
             NetlinkError::Io(source) => NetlinkError::Refused {
                 action,
@@ -454,27 +451,45 @@ impl Netlink {
         })
     }
 
+    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), NetlinkError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        Ok(())
+    }
+
     fn answers(&mut self) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
         let mut answers = Vec::new();
-        loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            let mut rest = &datagram[..];
-            while !rest.is_empty() {
-                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(|error| NetlinkError::Malformed(error.to_string()))?;
-                let ours = message.header.sequence_number == self.sequence;
-                let padded = (message.header.length as usize).next_multiple_of(4);
-                rest = rest.get(padded..).unwrap_or_default();
-                match message.payload {
-                    _ if !ours => {}
-                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::Error(end) if end.code.is_none() => return Ok(answers),
-                    NetlinkPayload::Error(error) => return Err(error.to_io().into()),
-                    _ => {}
-                }
+        while !self.hear(&mut answers)? {}
+        Ok(answers)
+    }
+
+    /// Receives some answers. Returns whether there are no more.
+    fn hear(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> Result<bool, NetlinkError> {
+        let (datagram, _) = self.socket.recv_from_full()?;
+        let mut rest = &datagram[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|error| NetlinkError::Malformed(error.to_string()))?;
+            let ours = message.header.sequence_number == self.sequence;
+            let padded = (message.header.length as usize).next_multiple_of(4);
+            rest = rest.get(padded..).unwrap_or_default();
+            match message.payload {
+                _ if !ours => {}
+                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                NetlinkPayload::Done(_) => return Ok(true),
+                NetlinkPayload::Error(end) if end.code.is_none() => return Ok(true),
+                NetlinkPayload::Error(error) => return Err(error.to_io().into()),
+                _ => {}
             }
         }
+        Ok(false)
     }
 }
 

@@ -11,6 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
+use super::policy::{MAIN_TABLE, Route};
 use super::*;
 
 #[test]
@@ -20,6 +21,55 @@ fn the_loopback_link_is_found_and_a_missing_one_named() {
     assert_eq!(loopback.name, "lo");
     let error = netlink.index("no-such-link").unwrap_err();
     assert!(matches!(error, NetlinkError::NoSuchLink(name) if name == "no-such-link"));
+}
+
+/// Needs root. Runs in a namespace of its own, which ends with its thread.
+#[test]
+#[ignore = "needs root"]
+fn a_table_takes_the_routes_of_a_link_and_a_rule_leads_there() {
+    let tell = || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+        let mut netlink = Netlink::open().unwrap();
+        netlink
+            .create_veth("left", "right", namespace.as_fd())
+            .unwrap();
+        let [left, right] = ["left", "right"].map(|name| netlink.index(name).unwrap());
+        for (index, third) in [(left, 0), (right, 1)] {
+            netlink.set_up(index).unwrap();
+            let address = IpAddr::V4([10, 64, third, 1].into());
+            netlink.add_address(index, address, 24).unwrap();
+            let next_hop = [10, 64, third, 2].into();
+            netlink.set_default_route(index, next_hop, index).unwrap();
+        }
+        let (table, source) = (0x8000_0001, [169, 254, 64, 2].into());
+        let of_left = Netlink::routes(MAIN_TABLE, Some(left), 9).unwrap().unwrap();
+        let direct: Vec<bool> = of_left.iter().map(Route::is_direct).collect();
+        assert_eq!(direct.iter().filter(|is_direct| **is_direct).count(), 1);
+        assert_eq!(direct.len(), 2);
+        assert_eq!(Netlink::routes(MAIN_TABLE, Some(left), 1).unwrap(), None);
+        assert_eq!(Netlink::routes(table, None, 9).unwrap(), Some(vec![]));
+        let direct_first = of_left.iter().filter(|its| its.is_direct());
+        let further = of_left.iter().filter(|its| !its.is_direct());
+        for route in direct_first.chain(further) {
+            netlink.put_route(table, route).unwrap();
+            netlink.put_route(table, route).unwrap();
+        }
+        let copied = Netlink::routes(table, None, 9).unwrap().unwrap();
+        assert_eq!(copied.len(), 2);
+        assert!(of_left.iter().all(|route| copied.contains(route)));
+        for _ in 0..2 {
+            netlink.add_source_rule(source, table, 30_000).unwrap();
+        }
+        for _ in 0..2 {
+            netlink.remove_source_rule(source, table, 30_000).unwrap();
+            for route in &copied {
+                netlink.remove_route(table, route).unwrap();
+            }
+        }
+        assert_eq!(Netlink::routes(table, None, 9).unwrap(), Some(vec![]));
+    };
+    std::thread::spawn(tell).join().unwrap();
 }
 
 /// Needs root. Runs in namespaces of its own, which end with its threads.

@@ -231,7 +231,7 @@ impl Host {
         drop(settling);
     }
 
-    /// Does the same if uplinks have changed.
+    /// Does the same if uplinks have changed. Their routes may have.
     fn heed_uplinks(&self) {
         let settling = self.gateways.settle();
         let wanted = self.connections();
@@ -239,6 +239,7 @@ impl Host {
         if !self.is_ending() && *self.gateways.seen() != uplinks {
             self.settle_all(&wanted, uplinks);
         }
+        self.gateways.lock().follow_routes();
         drop(settling);
     }
 

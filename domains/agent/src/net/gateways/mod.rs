@@ -9,6 +9,7 @@
 mod journal;
 pub(crate) mod nat_link;
 pub(crate) mod nft;
+mod policy;
 pub(crate) mod uplinks;
 pub(crate) mod ways;
 
@@ -246,6 +247,15 @@ impl State {
             network,
         };
         Ok(nat_link.open(inside, is_router)?)
+    }
+
+    /// Lets packets of all NAT links go by the present routes of their uplinks.
+    pub(crate) fn follow_routes(&self) {
+        for (id, open) in &self.open {
+            if let Some(nat_link) = self.journal.get(*id) {
+                nat_link.follow_routes(open.uplink.index);
+            }
+        }
     }
 
     /// Closes a gateway, if there is one.

@@ -16,8 +16,8 @@
 //!
 //! The host's rules do not rely on the node, whose root can change everything at its end. Packets
 //! from the node leave by the uplink, from the one address, or are dropped; none reaches the host
-//! either. Only uplink and pair forward (`forwarding` of each), and nothing else of the host is
-//! changed.
+//! either. Only uplink and pair forward (`forwarding` of each), packets of the pair have a table of
+//! routes of their own ([`super::policy`]), and nothing else of the host is changed.
 //!
 //! The kernel decides by the *incoming* interface whether to forward a packet. An uplink that forwards
 //! for its pair would therefore be a way into every network of the host. On a host that is no router
@@ -35,6 +35,7 @@ use toroid_netlink::namespace;
 use toroid_netlink::{Link, Netlink, NetlinkError};
 
 use super::nft::{self, NftError};
+use super::policy::Policy;
 
 /// Prefix of the names of pairs. No domain's interface has such a name.
 const PREFIX: &str = "toroid.gw";
@@ -161,9 +162,10 @@ impl NatLink {
     /// only the pair is reached from the uplink.
     pub(crate) fn open(&self, inside: Inside<'_>, is_router: bool) -> Result<(), NatLinkError> {
         let mut host = Netlink::open()?;
-        let mtu = find_uplink(&mut host, &self.uplink)?.mtu;
-        let [ours, its] = self.addresses();
+        let uplink = find_uplink(&mut host, &self.uplink)?;
+        let (mtu, [ours, its]) = (uplink.mtu, self.addresses());
         let end = self.raise(&mut host, ours, mtu)?;
+        self.follow_routes(uplink.index);
         let mut node = Netlink::open_in(inside.network.as_fd())?;
         let its_end = self.raise(&mut node, its, mtu)?;
         node.set_default_route(its_end.index, ours, METRIC)?;
@@ -179,6 +181,23 @@ impl NatLink {
             set(&self.name(), FORWARDING, "1")
         };
         namespace::inside(inside.network, in_node).map_err(NatLinkError::Namespace)?
+    }
+
+    /// Lets packets of the node go by the present routes of the uplink. Where that fails, the main
+    /// table of the host decides.
+    pub(super) fn follow_routes(&self, uplink: u32) {
+        if let Err(error) = self.policy().follow(uplink) {
+            tracing::warn!("uplink {}: {error}", self.uplink);
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        let [_, source] = self.addresses();
+        Policy {
+            // No table that others have: they number theirs from 1.
+            table: self.tag | 1 << 31,
+            source,
+        }
     }
 
     /// Sets up one end.
@@ -211,6 +230,9 @@ impl NatLink {
         if let Some(network) = network {
             // The node's root may have changed it in any way.
             let _ = namespace::inside(network, || nft::remove_table(&self.table()));
+        }
+        if let Err(error) = self.policy().end() {
+            log(error.into());
         }
         if let Err(error) = self.delete_pair() {
             log(error.into());
