@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 use toroid_fabric::NodeId;
 use toroid_model::audit::{AuditEvent, Outcome};
-use toroid_model::directory::Directory;
+use toroid_model::directory::{Directory, Domain};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{Reply, Request};
@@ -130,6 +130,22 @@ impl Audit {
             ..empty(Outcome::Denied)
         };
         self.append(event, BTreeSet::new());
+    }
+
+    /// Logs that members of this host use a gateway no more, or again.
+    pub(crate) fn note_gateway(&self, domain: &Domain, is_used: bool, reason: String) {
+        let outcome = if is_used {
+            Outcome::Done
+        } else {
+            Outcome::Failed
+        };
+        let event = AuditEvent {
+            what: "gateway".into(),
+            domain: Some(domain.name.clone()),
+            reason: Some(reason),
+            ..empty(outcome)
+        };
+        self.append(event, [domain.owner].into());
     }
 
     /// Events from number `since` on that the actor may see. With `wait`, waits for a new one for

@@ -36,7 +36,7 @@ impl Host {
         let ([given_up, used_again], next) = self.gateways.look(&all, Instant::now());
         several().for_each(|domain| self.lead_here(domain));
         for domain in several() {
-            self.log_ways(domain, &given_up, &used_again);
+            self.note_ways(domain, &given_up, &used_again);
         }
         next
     }
@@ -52,7 +52,7 @@ impl Host {
         }
     }
 
-    fn log_ways(
+    fn note_ways(
         &self,
         domain: &Domain,
         given_up: &BTreeSet<GatewayId>,
@@ -66,8 +66,12 @@ impl Host {
             if given_up.contains(&id) {
                 let why = self.gateway_problem(domain, gateway).unwrap_or_default();
                 tracing::warn!("members of {name} do without the gateway at {node}: {why}");
+                let reason = format!("members here do without the one at {node}: {why}");
+                self.audit.note_gateway(domain, false, reason);
             } else if used_again.contains(&id) {
                 tracing::info!("members of {name} may use the gateway at {node} again");
+                let reason = format!("members here may use the one at {node} again");
+                self.audit.note_gateway(domain, true, reason);
             }
         }
     }

@@ -180,11 +180,12 @@ mod tests {
             problems: problems.to_vec(),
             link: Arc::clone(&link),
         };
-        let (none, some) = (of(&[]), of(&[problem.clone()]));
-        assert!(none.covers(&[]) && some.covers(&[problem.clone()]));
-        assert!(!none.covers(&[problem.clone()]) && !some.covers(&[]));
+        let problems = [problem];
+        let (none, some) = (of(&[]), of(&problems));
+        assert!(none.covers(&[]) && some.covers(&problems));
+        assert!(!none.covers(&problems) && !some.covers(&[]));
         link.end();
         assert!(none.covers(&[]));
-        assert!(!some.covers(&[problem]));
+        assert!(!some.covers(&problems));
     }
 }

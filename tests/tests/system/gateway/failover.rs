@@ -105,6 +105,14 @@ fn members_go_out_by_the_first_gateway_that_works() {
         assert_eq!(in_use(), [false, true]);
         fetched("2,0,0", 1, &two);
 
+        let events = cluster.toroid("events").ok();
+        for what in [
+            "do without the one at 0,0,0",
+            "may use the one at 0,0,0 again",
+        ] {
+            assert!(events.text().contains(what), "{events}");
+        }
+
         // The other one has ended when the command returns.
         gateway(&cluster, "rm 1,0,0").ok();
         assert_eq!(way_out(&cluster, "2,0,0"), json!(blue.ipv4("0,0,0")));

@@ -20,6 +20,7 @@ fn kind(event: &AuditEvent) -> String {
         "up" => "the agent begins".into(),
         "exec" => "run a command in a node".into(),
         "host" => "another host".into(),
+        "gateway" => "gateway of".into(),
         what => what.replace('_', " "),
     };
     match &event.domain {
