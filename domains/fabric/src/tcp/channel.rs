@@ -42,7 +42,7 @@ pub const WINDOW: usize = 192 * 1024;
 const CREDIT: usize = WINDOW / 4;
 
 /// Bytes of a packet's frame before the payload.
-const HEAD: usize = Frame::LEN + LinkHeader::LEN;
+pub(super) const HEAD: usize = Frame::LEN + LinkHeader::LEN;
 
 /// Packets that one call drops before it gives its caller a chance to do something else.
 const FORGERIES: usize = 64;

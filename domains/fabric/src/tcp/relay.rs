@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::channel::Channel;
+use super::channel::{Channel, HEAD};
 use super::wire::End;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
@@ -60,7 +60,7 @@ pub trait Turns {
     /// Returns when some packets may be carried.
     fn await_turn(&self);
 
-    /// Charges a packet. `None` if it may be carried; otherwise nothing was charged, and the packet
+    /// Charges a packet of so many bytes with its headers. `None` if it may be carried; otherwise nothing was charged, and the packet
     /// is tried again after this time. By default no packet waits.
     fn take(&self, way: Way, bytes: usize) -> Option<Duration> {
         let _ = (way, bytes);
@@ -155,7 +155,7 @@ impl Direction {
                 }
             }
             if !self.is_held || self.awaits_turn.is_some() {
-                self.awaits_turn = take(self.packet.len());
+                self.awaits_turn = take(HEAD + self.packet.len());
             }
             if self.awaits_turn.is_some() {
                 self.is_held = true;

@@ -285,7 +285,11 @@ struct Relayed {
     turn: Turn,
     /// Whether packets from the other host wait.
     slow: Arc<AtomicBool>,
+    charges: Charges,
 }
+
+/// Charged packets.
+type Charges = Arc<Mutex<Vec<(Way, usize)>>>;
 
 fn relayed() -> Relayed {
     relayed_with(None)
@@ -302,7 +306,8 @@ fn relayed_with(keys: Option<Keys>) -> Relayed {
     let card = end(card, THERE, HERE);
     let turn = Turn::default();
     let slow = Arc::<AtomicBool>::default();
-    let its = RelayTurns(Arc::clone(&turn), Arc::clone(&slow));
+    let charges = Charges::default();
+    let its = RelayTurns(Arc::clone(&turn), Arc::clone(&slow), Arc::clone(&charges));
     Relayed {
         process: near_end(process, THERE, HERE, &status),
         status,
@@ -312,22 +317,41 @@ fn relayed_with(keys: Option<Keys>) -> Relayed {
         relay: thread::spawn(move || relay(near, card, &its)),
         turn,
         slow,
+        charges,
     }
 }
 
 /// Turns of packets: all while the lock is free, but those from the other host not while the switch
 /// is on.
-struct RelayTurns(Turn, Arc<AtomicBool>);
+struct RelayTurns(Turn, Arc<AtomicBool>, Charges);
 
 impl Turns for RelayTurns {
     fn await_turn(&self) {
         await_turn(&self.0);
     }
 
-    fn take(&self, way: Way, _: usize) -> Option<Duration> {
-        let waits = way == Way::Inward && self.1.load(Relaxed);
-        waits.then_some(Duration::from_millis(1))
+    fn take(&self, way: Way, bytes: usize) -> Option<Duration> {
+        if way == Way::Inward && self.1.load(Relaxed) {
+            return Some(Duration::from_millis(1));
+        }
+        self.2.lock().unwrap().push((way, bytes));
+        None
     }
+}
+
+/// Empty packets once cost nothing, so a member sent them at any rate.
+#[test]
+fn packets_are_charged_with_their_headers() {
+    let mut relayed = relayed();
+    for payload in [&b""[..], b"words"] {
+        send(&mut relayed.process, payload);
+        assert_eq!(receive(&mut relayed.remote).unwrap(), payload);
+        send(&mut relayed.remote, payload);
+        assert_eq!(receive(&mut relayed.process).unwrap(), payload);
+    }
+    let head = packet(HERE, b"").len();
+    let charges = [0, 5].map(|len| [(Way::Outward, head + len), (Way::Inward, head + len)]);
+    assert_eq!(*relayed.charges.lock().unwrap(), charges.concat());
 }
 
 /// One member's rate must not delay the packets of the other.
