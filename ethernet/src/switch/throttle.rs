@@ -11,9 +11,20 @@ use toroid_fabric::model::{Nanos, TokenBucket};
 use toroid_fabric::{Partition, Place};
 use toroid_model::link::Rate;
 
+use crate::offload::Offload;
+
 /// Least time for which a member is not read: at higher rates, packets are read several at a time.
 /// Less than [`TokenBucket::BURST`], so the rate is kept.
 const LEAST_PAUSE: Nanos = 200_000;
+
+/// Least bytes of a frame on Ethernet, without its checksum.
+const LEAST_FRAME: usize = 60;
+
+/// Bytes charged for a packet of this length: the frame without its offloads, padded as on
+/// Ethernet. A GSO packet counts as one frame.
+pub(super) fn cost(packet_len: usize) -> u64 {
+    packet_len.saturating_sub(Offload::LEN).max(LEAST_FRAME) as u64
+}
 
 /// A member.
 type Key = (Partition, Place);
@@ -93,6 +104,13 @@ mod tests {
     const SLOW: Rate = Rate(8_000);
     const KEY: Key = (Partition(7), Place { x: 1, y: 0, z: 0 });
     const OTHER: Key = (Partition(8), Place { x: 1, y: 0, z: 0 });
+
+    /// Messages of a stack may be empty, and were free.
+    #[test]
+    fn a_packet_costs_its_frame_padded_as_on_ethernet() {
+        let costs = [0, 10, 11, 70, 71, 1524].map(cost);
+        assert_eq!(costs, [60, 60, 60, 60, 61, 1514]);
+    }
 
     #[test]
     fn members_are_paused_and_resumed_in_the_order_of_their_debts() {

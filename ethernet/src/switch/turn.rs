@@ -7,9 +7,9 @@ use toroid_fabric::model::{Nanos, SharedClocks, TokenBucket};
 use toroid_model::ethernet::DropReason;
 
 use super::links::{DomainLinks, Links};
+use super::throttle::cost;
 use super::tunnels::{ActiveTunnel, Tunnels};
 use crate::forward::{Action, Ingress, NextHop};
-use crate::offload::Offload;
 use crate::offload::segmentation::{FrameParts, Segmenter};
 use crate::offload::udp_gro::UdpGro;
 use crate::port::tap::Tap;
@@ -103,12 +103,10 @@ impl<'a, 't> Turn<'a, 't> {
         bucket.is_some_and(|bucket| bucket.held_until(SharedClocks::now()).is_some())
     }
 
-    /// Charges a packet to its sender: the frame without its offloads. A GSO packet counts as one
-    /// frame.
+    /// Charges a packet to its sender.
     fn charge(&mut self, len: usize) {
         if let Some(bucket) = &mut self.bucket {
-            let bytes = len.saturating_sub(Offload::LEN);
-            bucket.charge(bytes as u64, SharedClocks::now());
+            bucket.charge(cost(len), SharedClocks::now());
         }
     }
 
