@@ -108,8 +108,8 @@ impl Switch {
         }
     }
 
-    /// Waits for packets of a member again.
-    fn rewatch(&self, partition: Partition, place: Place) {
+    /// Waits for packets of a member again, if need be later.
+    fn rewatch(&mut self, partition: Partition, place: Place) {
         let ingress = self.bridges.ingress(partition, place);
         let Some(port) = ingress.and_then(|ingress| ingress.egress()) else {
             return;
@@ -117,7 +117,11 @@ impl Switch {
         match self.watch(port, EventSource::Port(partition, place)) {
             // The stack of another process is waited for already.
             Err(error) if error.raw_os_error() == Some(Errno::EEXIST as i32) => {}
-            Err(error) => warn!(?partition, %place, %error, "frames of a member stay unread"),
+            Err(error) => {
+                warn!(?partition, %place, %error, "frames of a member wait for another attempt");
+                self.throttle
+                    .postpone((partition, place), SharedClocks::now());
+            }
             Ok(()) => {}
         }
     }

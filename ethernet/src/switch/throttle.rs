@@ -17,6 +17,9 @@ use crate::offload::Offload;
 /// Less than [`TokenBucket::BURST`], so the rate is kept.
 const LEAST_PAUSE: Nanos = 200_000;
 
+/// Time until another attempt to wait for a port.
+const RETRY_PAUSE: Nanos = 100_000_000;
+
 /// Least bytes of a frame on Ethernet, without its checksum.
 const LEAST_FRAME: usize = 60;
 
@@ -68,6 +71,18 @@ impl Throttle {
         limited.paused_until = Some(until);
         self.paused.insert((until, key));
         true
+    }
+
+    /// Pauses a member whose port cannot be waited for at present, without a debt.
+    pub(super) fn postpone(&mut self, key: Key, now: Nanos) {
+        self.unpause(key);
+        let until = now.saturating_add(RETRY_PAUSE);
+        let limited = self.members.entry(key).or_insert_with(|| Limited {
+            bucket: TokenBucket::new(1, now),
+            paused_until: None,
+        });
+        limited.paused_until = Some(until);
+        self.paused.insert((until, key));
     }
 
     /// When the next member is to be read again.
@@ -139,6 +154,22 @@ mod tests {
             - 1;
         assert!(throttle.pause(KEY, now));
         assert_eq!(throttle.next_resume(), Some(now + LEAST_PAUSE));
+    }
+
+    /// A failure to wait for its port once silenced a member for good.
+    #[test]
+    fn a_member_whose_port_cannot_be_waited_for_is_tried_again() {
+        let mut throttle = Throttle::default();
+        throttle.bucket(KEY, SLOW, 0).charge(8_000, 0);
+        assert!(throttle.pause(KEY, 0));
+        assert_eq!(throttle.resume(1_000_000_000), Some(KEY));
+        for (key, now) in [(KEY, 1_000_000_000), (OTHER, 2_000_000_000)] {
+            throttle.postpone(key, now);
+            assert_eq!(throttle.resume(now), None);
+            assert_eq!(throttle.next_resume(), Some(now + RETRY_PAUSE));
+            assert_eq!(throttle.resume(now + RETRY_PAUSE), Some(key));
+            assert_eq!(throttle.next_resume(), None);
+        }
     }
 
     #[test]
