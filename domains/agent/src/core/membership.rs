@@ -188,7 +188,7 @@ impl Host {
         let prepared = self
             .add_ports(&change, &directory)
             .and_then(|()| self.write_hosts(&directory, &change.domain.nodes()))
-            .and_then(|()| self.tell_rates(&change.domain))
+            .and_then(|()| self.tell_rates([&change.domain]))
             .and_then(|()| self.members.keep(&directory));
         if let Err(refusal) = prepared {
             self.take_back(&change);
@@ -218,7 +218,7 @@ impl Host {
         }
         let mut spoiled = spoiled;
         for change in changes {
-            spoiled.extend(self.tell_rates(&change.domain).err());
+            spoiled.extend(self.tell_rates([&change.domain]).err());
             let linked = (!change.domain.links.is_empty()).then(|| change.domain.clone());
             self.members.change(change, directory.clone());
             if let Some(domain) = linked {
@@ -236,7 +236,7 @@ impl Host {
         match present.domain_by_id(domain.id.into()) {
             Some(domain) => {
                 self.tell_remote(domain, &present);
-                self.settle_rates(domain);
+                self.settle_rates([domain]);
             }
             None => self.forget_remote(domain),
         }
@@ -307,7 +307,7 @@ impl Host {
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
             self.tell_remote(domain, &directory);
-            self.settle_rates(domain);
+            self.settle_rates([domain]);
             if self.loses_gateways(domain) {
                 self.tell_ports(domain);
             }

@@ -30,22 +30,26 @@ impl Host {
         Ok(self.describe(&domain))
     }
 
-    /// Updates the ports and rates of all members, and waits for the driver and the target proxy.
+    /// Updates the ports and rates of all members, and waits for the driver and the target proxy. A
+    /// failure of one does not keep the other from the change.
     pub(crate) fn tell_members(&self, domain: &Domain) -> Result<(), Refusal> {
-        self.tell_rates(domain)?;
         self.tell_ports(domain);
-        self.sync_ports(domain, |_| false)
+        let rates = self.tell_rates([domain]);
+        self.sync_ports(domain, |_| false).and(rates)
     }
 
-    /// Brings the rates of a domain's members into effect at the target proxy.
-    pub(super) fn tell_rates(&self, domain: &Domain) -> Result<(), Refusal> {
+    /// Brings the rates of these domains' members into effect at the target proxy.
+    pub(super) fn tell_rates<'d>(
+        &self,
+        domains: impl IntoIterator<Item = &'d Domain>,
+    ) -> Result<(), Refusal> {
         let proxy = self.proxy.as_ref();
-        proxy.map_or(Ok(()), |proxy| proxy.set_rates(domain))
+        proxy.map_or(Ok(()), |proxy| proxy.set_rates(domains))
     }
 
     /// The same after a change that must not fail for that.
-    pub(super) fn settle_rates(&self, domain: &Domain) {
-        if let Err(refusal) = self.tell_rates(domain) {
+    pub(super) fn settle_rates<'d>(&self, domains: impl IntoIterator<Item = &'d Domain>) {
+        if let Err(refusal) = self.tell_rates(domains) {
             tracing::warn!("{refusal}");
         }
     }

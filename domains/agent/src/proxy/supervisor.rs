@@ -1,6 +1,6 @@
 //! Supervision of the target proxy by the agent. See [`crate::proxy`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,8 +53,8 @@ pub(crate) struct ProxySupervisor {
     encryption: Encryption,
     /// Memory of the deadlines of fenced domains.
     deadlines: Arc<File>,
-    /// Rates of members, by the numbers of domains. Locked before `state`.
-    rates: Mutex<BTreeMap<u32, MemberRates>>,
+    /// Rates of members. Locked before `state`.
+    rates: Mutex<Rates>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -67,6 +67,43 @@ struct State {
     /// Whether the proxy may have registered memory with an RDMA device.
     may_have_registrations: bool,
     ending: bool,
+}
+
+/// Rates of members, by the numbers of domains.
+#[derive(Debug, Default)]
+struct Rates {
+    wanted: BTreeMap<u32, MemberRates>,
+    /// Domains whose rates a running proxy has not acknowledged.
+    unsettled: BTreeSet<u32>,
+}
+
+impl Rates {
+    /// Sets the rates of a domain; returns whether the proxy does not have them.
+    fn set(&mut self, partition: u32, rates: MemberRates) -> bool {
+        let before = match rates.is_empty() {
+            true => self.wanted.remove(&partition),
+            false => self.wanted.insert(partition, rates.clone()),
+        };
+        if before.unwrap_or_default() != rates {
+            self.unsettled.insert(partition);
+        }
+        self.unsettled.contains(&partition)
+    }
+
+    /// Orders that bring all rates into effect at a proxy with unknown ones.
+    fn orders(&self) -> Vec<ProxyRequest> {
+        let retain = ProxyRequest::RetainRates {
+            partitions: self.wanted.keys().copied().collect(),
+        };
+        let set = self.wanted.keys().map(|partition| self.order(*partition));
+        [retain].into_iter().chain(set).collect()
+    }
+
+    /// The order that brings the rates of a domain into effect.
+    fn order(&self, partition: u32) -> ProxyRequest {
+        let rates = self.wanted.get(&partition).cloned().unwrap_or_default();
+        ProxyRequest::Rates { partition, rates }
+    }
 }
 
 /// Handler of connections in the name of a remote node.
@@ -182,38 +219,45 @@ impl ProxySupervisor {
         let rates = directory.domains();
         let rates = rates.map(|domain| (domain.id.into(), rates_of(domain)));
         let rates = rates.filter(|(_, rates)| !rates.is_empty());
-        *self.rates.lock() = rates.collect();
+        self.rates.lock().wanted = rates.collect();
     }
 
-    /// Brings the rates of a domain's members into effect, unless they are. A proxy that is away gets
-    /// them when it starts.
+    /// Brings the rates of the members of these domains into effect, unless they are. A proxy that is
+    /// away gets them when it starts.
     ///
     /// # Errors
-    /// A refusal when the proxy does not answer.
-    pub(crate) fn set_rates(&self, domain: &Domain) -> Result<(), Refusal> {
-        let (partition, rates) = (domain.id.into(), rates_of(domain));
+    /// A refusal when the proxy does not answer. The next call tries again.
+    pub(crate) fn set_rates<'d>(
+        &self,
+        domains: impl IntoIterator<Item = &'d Domain>,
+    ) -> Result<(), Refusal> {
         let mut all = self.rates.lock();
-        let before = match rates.is_empty() {
-            true => all.remove(&partition),
-            false => all.insert(partition, rates.clone()),
-        };
-        if before.unwrap_or_default() == rates || self.pid().is_none() {
+        let mut changed = domains.into_iter().collect::<Vec<_>>();
+        changed.retain(|domain| all.set(domain.id.into(), rates_of(domain)));
+        if changed.is_empty() || self.pid().is_none() {
             return Ok(());
         }
-        let order = ProxyRequest::Rates { partition, rates };
+        let names: Vec<&str> = changed.iter().map(|domain| &*domain.name).collect();
         let away = |error: io::Error| {
             let message = format!(
                 "the process for connections with other hosts has not taken the rates of domain \
                  {}: {error}",
-                domain.name
+                names.join(", ")
             );
             Refusal::new(RefusalKind::Failed, message, "try again")
         };
         let (mut ours, theirs) = UnixStream::pair().map_err(away)?;
-        self.order(&order, &[theirs.as_fd()])?;
+        for domain in &changed {
+            self.order(&all.order(domain.id.into()), &[theirs.as_fd()])?;
+        }
         drop(theirs);
         ours.set_read_timeout(Some(RATES_TIMEOUT)).map_err(away)?;
-        ours.read(&mut [0]).map(drop).map_err(away)
+        // The end, once the proxy has executed the last order.
+        ours.read(&mut [0]).map_err(away)?;
+        for domain in &changed {
+            all.unsettled.remove(&domain.id.into());
+        }
+        Ok(())
     }
 
     /// Ends the proxy for good. Kills it if it does not end soon.
@@ -261,17 +305,12 @@ impl ProxySupervisor {
         let sent = orders.send(&ProxyRequest::Deadlines, &deadlines);
         sent.map_err(io::Error::other)?;
         // A change waits until the process is known.
-        let rates = self.rates.lock();
-        let retain = ProxyRequest::RetainRates {
-            partitions: rates.keys().copied().collect(),
-        };
-        let set = rates.iter().map(|(partition, rates)| ProxyRequest::Rates {
-            partition: *partition,
-            rates: rates.clone(),
-        });
-        for order in [retain].into_iter().chain(set) {
+        let mut rates = self.rates.lock();
+        for order in rates.orders() {
             orders.send(&order, &[]).map_err(io::Error::other)?;
         }
+        // Before any later order.
+        rates.unsettled.clear();
         let handle = Arc::clone(&process.handle);
         let mut state = self.state.lock();
         state.is_inherited = child.is_none();
@@ -382,5 +421,32 @@ fn supervise(proxy: &ProxySupervisor, attach: &Attach, first: Instance) {
         tracing::warn!("the process for connections with other hosts ended; starting it again");
         pause = BACKOFF[1].min(pause * 2);
         instance = proxy.start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_model::link::Rate;
+
+    use super::*;
+
+    /// A repetition once succeeded without a word to the proxy.
+    #[test]
+    fn rates_without_an_acknowledgement_are_sent_again() {
+        let mut rates = Rates::default();
+        assert!(!rates.set(7, MemberRates::new()));
+        let slow: MemberRates = [(Rate(8_000), vec![3])].into();
+        assert!(rates.set(7, slow.clone()));
+        assert!(rates.set(7, slow.clone()));
+        rates.unsettled.remove(&7);
+        assert!(!rates.set(7, slow));
+        assert!(rates.set(7, MemberRates::new()));
+        assert!(rates.set(7, MemberRates::new()));
+        let none = MemberRates::new();
+        let order = ProxyRequest::Rates {
+            partition: 7,
+            rates: none,
+        };
+        assert_eq!(rates.order(7), order);
     }
 }
