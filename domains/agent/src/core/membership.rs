@@ -307,7 +307,6 @@ impl Host {
         for Change { domain, left, .. } in &changes {
             self.tell_to_remove(domain, left);
             self.tell_remote(domain, &directory);
-            self.settle_rates([domain]);
             if self.loses_gateways(domain) {
                 self.tell_ports(domain);
             }
@@ -358,6 +357,11 @@ impl Host {
         if let Err(refusal) = self.write_hosts(&directory, &concerned) {
             tracing::warn!("{refusal}");
         }
+        // After the cut: until then the rates of leavers hold, and the proxy delays no revocation.
+        self.settle_rates(changed.iter().map(|changed| {
+            let domain = &changed.change.domain;
+            directory.domain_by_id(domain.id.into()).unwrap_or(domain)
+        }));
         // Last, because the driver has worked meanwhile.
         let changes = changed.iter().map(|changed| &changed.change);
         self.await_removal(
