@@ -2,6 +2,7 @@
 //! works as seen from this host.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,8 +10,29 @@ use toroid_model::directory::{Directory, Domain};
 use toroid_model::gateway::Gateway;
 
 use super::host::Host;
-use crate::net::gateways::ways::Sight;
+use crate::net::gateways::ways::{Sight, Ways};
 use crate::net::gateways::{GatewayId, way_out};
+
+/// Directory and ways at the last look.
+struct Seen {
+    directory: Directory,
+    ways: Ways,
+}
+
+impl Seen {
+    /// Whether members of a domain may have other routes since. A domain that has lost gateways
+    /// counts as well: at the last look, its members may have been led by the former ones.
+    fn differs(&self, domain: &Domain, ways: &Ways) -> bool {
+        let before = self.directory.domain_by_id(domain.id.into());
+        let Some(before) = before else {
+            return true;
+        };
+        // Directories share unchanged domains.
+        let is_changed = !ptr::eq(before, domain);
+        let has_some = !before.gateways.is_empty() || !domain.gateways.is_empty();
+        has_some && (is_changed || self.ways.ranks(domain) != ways.ranks(domain))
+    }
+}
 
 impl Host {
     /// Lets [`watch`] look again: at gateways, and at members.
@@ -22,7 +44,7 @@ impl Host {
 
     /// Chooses the ways of this host's members. Returns the time to look again even if nothing has
     /// changed.
-    fn choose_ways(&self) -> Option<Instant> {
+    fn choose_ways(&self, last: &mut Option<Seen>) -> Option<Instant> {
         let directory = self.members.directory(Directory::clone);
         let several = || directory.domains().filter(|its| its.gateways.len() > 1);
         let gateways = |domain: &Domain| -> Vec<_> {
@@ -34,21 +56,35 @@ impl Host {
         };
         let all: BTreeMap<GatewayId, Sight> = several().flat_map(gateways).collect();
         let ([given_up, used_again], next) = self.gateways.look(&all, Instant::now());
-        several().for_each(|domain| self.lead_here(domain));
+        let ways = self.gateways.ways().clone();
+        for domain in directory.domains() {
+            let last = last.as_ref();
+            if last.is_none_or(|last| last.differs(domain, &ways)) {
+                self.lead_here(domain.id);
+            }
+        }
         for domain in several() {
             self.note_ways(domain, &given_up, &used_again);
         }
+        *last = Some(Seen { directory, ways });
         next
     }
 
-    /// Gives the members of a domain on this host their default routes.
-    fn lead_here(&self, domain: &Domain) {
+    /// Gives the members of a domain on this host their default routes, by the present directory: the
+    /// domain may have lost a gateway since the look.
+    fn lead_here(&self, id: u16) {
         let Some(driver) = &self.driver else {
             return;
         };
         let ways = self.gateways.ways();
+        let domain = self
+            .members
+            .directory(|directory| directory.domain_by_id(id.into()).cloned());
+        let Some(domain) = domain else {
+            return;
+        };
         for node in domain.members.keys().filter(|id| self.node(**id).is_some()) {
-            driver.lead(domain.id.into(), node.0, way_out(domain, *node, &ways));
+            driver.lead(id.into(), node.0, way_out(&domain, *node, &ways));
         }
     }
 
@@ -124,12 +160,77 @@ pub(crate) fn watch(host: &Arc<Host>) {
     let Some(driver) = &host.driver else {
         return;
     };
-    let (mut seen, mut next) = (0, None);
+    let (mut seen, mut next, mut last) = (0, None, None);
     while let Some(pulse) = driver.await_pulse(seen, next) {
         if host.is_ending() {
             return;
         }
         seen = pulse;
-        next = host.choose_ways();
+        next = host.choose_ways(&mut last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::NodeId;
+    use toroid_model::directory::{Wanted, full_members};
+    use toroid_model::gateway::GatewayKind;
+
+    use super::*;
+
+    /// A directory with domain `blue` of nodes 0 to 3, with gateways at 1 and 2.
+    fn directory() -> Directory {
+        let mut directory = Directory::new("4x1x1".parse().unwrap());
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: full_members((0..4).map(NodeId)),
+            ..Wanted::default()
+        };
+        directory.create(wanted).unwrap();
+        for node in [1, 2] {
+            let gateway = Gateway {
+                node: NodeId(node),
+                uplink: format!("eth{node}"),
+                kind: GatewayKind::Nat,
+            };
+            directory.add_gateway("blue", gateway).unwrap();
+        }
+        directory
+    }
+
+    fn seen(directory: &Directory) -> Seen {
+        Seen {
+            directory: directory.clone(),
+            ways: Ways::default(),
+        }
+    }
+
+    /// Members were led to a removed gateway for good: the look had begun before the removal, and no
+    /// later look heeded a domain with one gateway.
+    #[test]
+    fn members_of_a_domain_that_has_lost_gateways_are_led_again() {
+        let mut directory = directory();
+        let differs = |seen: &Seen, directory: &Directory| {
+            seen.differs(directory.domain("blue").unwrap(), &Ways::default())
+        };
+        for node in [1, 2] {
+            let before = seen(&directory);
+            assert!(!differs(&before, &directory));
+            directory.remove_gateway("blue", NodeId(node)).unwrap();
+            assert!(differs(&before, &directory));
+        }
+        let before = seen(&directory);
+        directory.set("blue", Some(true), None, None).unwrap();
+        assert!(!differs(&before, &directory), "it has no gateways");
+    }
+
+    #[test]
+    fn members_are_led_again_after_another_choice() {
+        let directory = directory();
+        let blue = directory.domain("blue").unwrap();
+        let id = GatewayId::of(blue, &blue.gateways[0]);
+        let mut ways = Ways::default();
+        ways.look(&BTreeMap::from([(id, Sight::Fails)]), Instant::now());
+        assert!(seen(&directory).differs(blue, &ways));
     }
 }

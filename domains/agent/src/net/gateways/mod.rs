@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard};
 use toroid_fabric::NodeId;
 use toroid_model::directory::Domain;
 use toroid_model::gateway::{Gateway, GatewayKind};
@@ -73,8 +73,8 @@ pub(crate) struct Gateways {
     problems: Mutex<BTreeMap<GatewayId, String>>,
     /// Problems of gateways of other hosts, as these have reported them.
     reported: Mutex<BTreeMap<String, BTreeMap<GatewayId, String>>>,
-    /// Lock order: before the state of the driver.
-    ways: RwLock<Ways>,
+    /// Lock order: before the directory and the state of the driver.
+    ways: Mutex<Ways>,
     /// Uplinks as of the last settling.
     seen: Mutex<Uplinks>,
     /// Locked while gateways are settled, so that the newest directory wins.
@@ -137,7 +137,7 @@ impl Gateways {
             state: Mutex::new(state),
             problems: Mutex::default(),
             reported: Mutex::default(),
-            ways: RwLock::new(Ways::without(journal::read_unused(directory))),
+            ways: Mutex::new(Ways::without(journal::read_unused(directory))),
             seen: Mutex::default(),
             settling: Mutex::default(),
         }
@@ -163,10 +163,10 @@ impl Gateways {
         self.reported.lock()
     }
 
-    /// The ways out of domains, which stay as they are until the guard is dropped. Whoever tells the
-    /// driver about a port holds the guard, so that the newest way wins.
-    pub(crate) fn ways(&self) -> RwLockReadGuard<'_, Ways> {
-        self.ways.read()
+    /// The ways out of domains, which stay as they are until the guard is dropped. Threads that tell
+    /// the driver about ports hold the guard meanwhile, so that the newest way wins.
+    pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock()
     }
 
     /// Looks at all gateways of domains with several. Returns those that are not used any more, those
@@ -176,7 +176,7 @@ impl Gateways {
         all: &BTreeMap<GatewayId, Sight>,
         now: Instant,
     ) -> ([BTreeSet<GatewayId>; 2], Option<Instant>) {
-        let mut ways = self.ways.write();
+        let mut ways = self.ways.lock();
         let before = ways.given_up();
         let next = ways.look(all, now);
         let after = ways.given_up();

@@ -97,6 +97,12 @@ impl Ways {
         first.map(|gateway| gateway.node)
     }
 
+    /// Present order of a domain's gateways. A lower rank comes first.
+    pub(crate) fn ranks(&self, domain: &Domain) -> Vec<u8> {
+        let gateways = domain.gateways.iter();
+        gateways.map(|gateway| self.rank(domain, gateway)).collect()
+    }
+
     fn rank(&self, domain: &Domain, gateway: &Gateway) -> u8 {
         match self.standings.get(&GatewayId::of(domain, gateway)) {
             None | Some(Standing::Doubted(_)) => 0,
