@@ -57,7 +57,8 @@ impl Ways {
         }
     }
 
-    /// Takes note of all gateways. Returns the time to look again even if none has changed.
+    /// Takes note of all gateways. Returns the time to look again even if none has changed. A driver
+    /// that has not reported yet will wake the watcher, so unknown gateways need no such time.
     pub(crate) fn look(
         &mut self,
         all: &BTreeMap<GatewayId, Sight>,
@@ -70,14 +71,15 @@ impl Ways {
                 None => self.standings.remove(id),
             };
         }
-        let ends = self
+        let known = self
             .standings
-            .values()
-            .filter_map(|standing| match standing {
-                Standing::Doubted(since) => Some(*since + PATIENCE),
-                Standing::Probation(since) => Some(*since + PROBATION),
-                Standing::GivenUp => None,
-            });
+            .iter()
+            .filter(|(id, _)| all.get(id) != Some(&Sight::Unknown));
+        let ends = known.filter_map(|(_, standing)| match standing {
+            Standing::Doubted(since) => Some(*since + PATIENCE),
+            Standing::Probation(since) => Some(*since + PROBATION),
+            Standing::GivenUp => None,
+        });
         ends.min()
     }
 
@@ -217,9 +219,11 @@ mod tests {
         assert_eq!(look.after(2000, [Cut, Works]), (2, None));
         assert_eq!(look.after(0, [Works, Works]), (2, Some(3000)));
         // Not by an unknown state either.
-        assert_eq!(look.after(9000, [Unknown, Works]), (2, Some(0)));
+        assert_eq!(look.after(9000, [Unknown, Works]), (2, None));
         assert_eq!(look.after(0, [Works, Works]), (1, None));
         assert_eq!(look.after(0, [Unknown, Unknown]), (1, None));
+        assert_eq!(look.after(0, [Cut, Works]), (1, Some(2000)));
+        assert_eq!(look.after(9000, [Unknown, Works]), (1, None));
     }
 
     #[test]
