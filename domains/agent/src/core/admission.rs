@@ -112,6 +112,7 @@ impl Host {
                 driver.end_tunnel(host);
             }
             self.relays.end_of(host);
+            self.gateways.reported().remove(host);
         }
         self.await_driver();
     }

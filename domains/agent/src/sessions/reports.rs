@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::{Directory, Domain};
+use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{GatewayProblem, HostRequest, HostResponse};
 
 use crate::cluster::Cluster;
@@ -27,6 +28,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a failed report is repeated. As long as there are problems, also the interval of
 /// checks for sessions that have ended, because the other agent may be a new one.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Characters of a problem that are kept.
+const MAX_TEXT: usize = 200;
 
 /// The last report to a host.
 struct Reported {
@@ -84,17 +88,50 @@ fn report(host: &Host, cluster: &Cluster, driver: &Driver) {
     }
 }
 
-/// Takes a report of another host.
+/// Takes a report of another host. Refuses one about other gateways than that host has by the
+/// directory, which may be older than its own: it repeats the report.
 pub(super) fn hear(host: &Host, from: &str, problems: Vec<GatewayProblem>) -> HostResponse {
-    let problems = problems.into_iter().map(|its| {
+    let count = problems.len();
+    let problems = host
+        .members
+        .directory(|directory| known(directory, from, problems));
+    let is_whole = problems.len() == count;
+    let mut reported = host.gateways.reported();
+    let is_new = reported.get(from) != Some(&problems);
+    reported.insert(from.into(), problems);
+    drop(reported);
+    if is_new {
+        host.rethink_ways();
+    }
+    if is_whole {
+        return HostResponse::Done;
+    }
+    HostResponse::Refused(Refusal::new(
+        RefusalKind::NotFound,
+        format!("not all are gateways of host {from}"),
+        "try again later",
+    ))
+}
+
+/// Problems of gateways that a host has by the directory, with texts fit for logs and terminals.
+fn known(
+    directory: &Directory,
+    from: &str,
+    problems: Vec<GatewayProblem>,
+) -> BTreeMap<GatewayId, String> {
+    let is_its = |its: &GatewayProblem| {
+        let node = NodeId(its.node);
+        let domain = directory.domain_by_id(its.domain.into());
+        let is_gateway = domain.is_some_and(|domain| domain.gateway_at(node).is_some());
+        is_gateway && directory.host_of(node) == Some(from)
+    };
+    let problem = |its: GatewayProblem| {
         let (domain, node) = (its.domain, NodeId(its.node));
-        (GatewayId { domain, node }, its.problem)
-    });
-    host.gateways
-        .reported()
-        .insert(from.into(), problems.collect());
-    host.rethink_ways();
-    HostResponse::Done
+        let text = its.problem.chars().take(MAX_TEXT);
+        let text = text.collect::<String>().escape_debug().to_string();
+        (GatewayId { domain, node }, text)
+    };
+    problems.into_iter().filter(is_its).map(problem).collect()
 }
 
 impl Host {
@@ -164,8 +201,47 @@ fn hosts_of<'d>(directory: &'d Directory, domain: &Domain) -> BTreeSet<&'d str> 
 
 #[cfg(test)]
 mod tests {
+    use toroid_model::directory::{Wanted, full_members};
+    use toroid_model::gateway::{Gateway, GatewayKind};
+
     use super::*;
     use crate::cluster::link::tests::sessions;
+
+    #[test]
+    fn a_host_reports_on_its_own_gateways_alone_and_in_short() {
+        let mut directory = Directory::new("3x1x1".parse().unwrap());
+        for (host, nodes) in [("a", [0].as_slice()), ("b", &[1, 2])] {
+            let nodes = nodes.iter().copied().map(NodeId).collect();
+            directory.claim(host, &nodes).unwrap();
+        }
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: full_members((0..3).map(NodeId)),
+            ..Wanted::default()
+        };
+        let domain = directory.create(wanted).unwrap().domain.id;
+        for node in [0, 1] {
+            let gateway = Gateway {
+                node: NodeId(node),
+                uplink: "eth1".into(),
+                kind: GatewayKind::Nat,
+            };
+            directory.add_gateway("blue", gateway).unwrap();
+        }
+        let report = |domain, node| GatewayProblem {
+            domain,
+            node,
+            problem: "\x1b[2J".repeat(100),
+        };
+        // A gateway of another host, no gateway, no domain, and no node.
+        let others = [(domain, 0), (domain, 2), (domain + 1, 1), (domain, 9)];
+        let all = others.into_iter().chain([(domain, 1)]);
+        let all = all.map(|(domain, node)| report(domain, node)).collect();
+        let node = NodeId(1);
+        let text = "\\u{1b}[2J".repeat(50);
+        let expected = BTreeMap::from([(GatewayId { domain, node }, text)]);
+        assert_eq!(known(&directory, "b", all), expected);
+    }
 
     #[test]
     fn problems_are_reported_again_in_the_next_session_and_their_absence_is_not() {
