@@ -88,6 +88,19 @@ pub struct Link {
     pub has_carrier: bool,
 }
 
+impl Link {
+    /// Whether both are the same interface with the same settings, in whatever state.
+    pub fn is_same_interface(&self, other: &Link) -> bool {
+        let (up, has_carrier) = (other.up, other.has_carrier);
+        let present = Link {
+            up,
+            has_carrier,
+            ..self.clone()
+        };
+        present == *other
+    }
+}
+
 /// Notifications of changed links, IPv4 forwarding and IPv4 routes in one network namespace.
 #[derive(Debug)]
 pub struct LinkChanges(Socket);

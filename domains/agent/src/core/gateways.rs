@@ -244,6 +244,12 @@ impl Host {
     }
 
     fn settle_all(&self, wanted: &[Connection], uplinks: Uplinks) {
+        // Members leave a gateway before the others are looked after, which takes a while.
+        let fails = uplinks.fails_after(&self.gateways.seen());
+        if fails {
+            *self.gateways.seen() = uplinks.clone();
+            self.rethink_ways();
+        }
         let problems = self.bridge(wanted, &uplinks);
         self.settle_nat_links(wanted, &uplinks, problems);
         *self.gateways.seen() = uplinks;

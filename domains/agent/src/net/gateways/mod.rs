@@ -201,7 +201,7 @@ impl State {
     ) -> Result<(), GatewayError> {
         let is_router = nat_link::is_router();
         let is_it = |open: &Open| {
-            let of_these = open.gateway == *gateway && open.uplink == *uplink;
+            let of_these = open.gateway == *gateway && open.uplink.is_same_interface(uplink);
             let here = Arc::ptr_eq(&open.network, &network) && open.is_router == is_router;
             of_these && here
         };

@@ -32,6 +32,12 @@ impl Uplinks {
         }
     }
 
+    /// Whether a gateway has a problem that it did not have before.
+    pub(crate) fn fails_after(&self, before: &Uplinks) -> bool {
+        let fails = |id: &GatewayId| self.problem(*id).is_some() && before.problem(*id).is_none();
+        self.links.keys().any(fails)
+    }
+
     /// Warning about a narrow uplink. A bridge reports no packet as too long, and only TCP
     /// negotiates a size.
     pub(crate) fn warning(&self, domain: &Domain, gateway: &Gateway) -> Option<String> {
@@ -44,5 +50,44 @@ impl Uplinks {
                 domain.mtu, link.name, link.mtu, domain.name
             )
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toroid_fabric::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn an_uplink_that_goes_down_is_a_new_problem_of_the_same_interface() {
+        let up = Link {
+            index: 1,
+            name: "eth1".into(),
+            mac: vec![2; 6],
+            mtu: 1500,
+            queue_len: 1000,
+            up: true,
+            has_carrier: true,
+        };
+        let down = Link {
+            up: false,
+            ..up.clone()
+        };
+        let remade = Link {
+            index: 2,
+            ..up.clone()
+        };
+        assert!(down.is_same_interface(&up) && !remade.is_same_interface(&up));
+        let of = |link: &Link| {
+            let (domain, node) = (1, NodeId(1));
+            Uplinks {
+                links: [(GatewayId { domain, node }, Ok(link.clone()))].into(),
+                is_router: false,
+            }
+        };
+        let (up, down) = (of(&up), of(&down));
+        assert!(down.fails_after(&up) && down.fails_after(&Uplinks::default()));
+        assert!(!down.fails_after(&down) && !up.fails_after(&down));
     }
 }
