@@ -118,6 +118,10 @@ impl ControlPath {
             let changed = before.gateway != member.port.gateway;
             if let (true, Some(namespace), Some(index)) = (changed, namespace, member.index) {
                 let changed = interface::set_gateway(&member.port, &before, index, namespace);
+                if changed.is_err() {
+                    // The next request tries again.
+                    member.port.gateway = before.gateway;
+                }
                 self.record(key, changed.map_err(PortFailure::from));
             }
         }

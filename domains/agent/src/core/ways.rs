@@ -10,6 +10,7 @@ use toroid_model::directory::{Directory, Domain};
 use toroid_model::gateway::Gateway;
 
 use super::host::Host;
+use super::ports::log_errors;
 use crate::net::gateways::ways::{Sight, Ways};
 use crate::net::gateways::{GatewayId, way_out};
 
@@ -57,12 +58,11 @@ impl Host {
         let all: BTreeMap<GatewayId, Sight> = several().flat_map(gateways).collect();
         let ([given_up, used_again], next) = self.gateways.look(&all, Instant::now());
         let ways = self.gateways.ways().clone();
-        for domain in directory.domains() {
-            let last = last.as_ref();
-            if last.is_none_or(|last| last.differs(domain, &ways)) {
-                self.lead_here(domain.id);
-            }
-        }
+        let before = last.as_ref();
+        let differs = |domain: &&Domain| before.is_none_or(|last| last.differs(domain, &ways));
+        let differing = directory.domains().filter(differs);
+        let led = differing.flat_map(|domain| self.lead_here(domain.id));
+        self.await_routes(&led.collect());
         for domain in several() {
             self.note_ways(domain, &given_up, &used_again);
         }
@@ -71,20 +71,35 @@ impl Host {
     }
 
     /// Gives the members of a domain on this host their default routes, by the present directory: the
-    /// domain may have lost a gateway since the look.
-    fn lead_here(&self, id: u16) {
+    /// domain may have lost a gateway since the look. Returns the ports with other routes than before.
+    fn lead_here(&self, id: u16) -> Vec<(u32, u32)> {
         let Some(driver) = &self.driver else {
-            return;
+            return Vec::new();
         };
         let ways = self.gateways.ways();
         let domain = self
             .members
             .directory(|directory| directory.domain_by_id(id.into()).cloned());
         let Some(domain) = domain else {
+            return Vec::new();
+        };
+        let members = domain.members.keys();
+        let here = members.filter(|node| self.node(**node).is_some());
+        let led = here.filter(|node| {
+            let gateway = way_out(&domain, **node, &ways);
+            driver.lead(id.into(), node.0, gateway)
+        });
+        led.map(|node| (id.into(), node.0)).collect()
+    }
+
+    /// Waits for the routes of these ports. Logs failures.
+    fn await_routes(&self, led: &BTreeSet<(u32, u32)>) {
+        let Some(driver) = self.driver.as_ref().filter(|_| !led.is_empty()) else {
             return;
         };
-        for node in domain.members.keys().filter(|id| self.node(**id).is_some()) {
-            driver.lead(id.into(), node.0, way_out(&domain, *node, &ways));
+        match driver.sync_of(|error| led.contains(&(error.domain_id, error.node))) {
+            Ok(errors) => log_errors(&errors),
+            Err(error) => tracing::warn!("{error}"),
         }
     }
 

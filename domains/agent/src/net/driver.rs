@@ -233,17 +233,17 @@ impl Driver {
             .insert((port.domain_id, port.node), (port, network));
     }
 
-    /// Changes the gateway of a port, if there is this port.
-    pub(crate) fn lead(&self, domain_id: u32, node: u32, gateway: Option<Ipv4Addr>) {
+    /// Changes the gateway of a port, if there is this port. Returns whether it had another.
+    pub(crate) fn lead(&self, domain_id: u32, node: u32, gateway: Option<Ipv4Addr>) -> bool {
         let mut state = self.state.lock();
-        let Some((port, network)) = state.ports.get_mut(&(domain_id, node)) else {
-            return;
+        let port = state.ports.get_mut(&(domain_id, node));
+        let Some((port, network)) = port.filter(|(port, _)| port.gateway != gateway) else {
+            return false;
         };
-        if port.gateway != gateway {
-            port.gateway = gateway;
-            let (order, network) = (DriverRequest::AddPort(port.clone()), Arc::clone(network));
-            state.send(&order, Some(network.as_fd()));
-        }
+        port.gateway = gateway;
+        let (order, network) = (DriverRequest::AddPort(port.clone()), Arc::clone(network));
+        state.send(&order, Some(network.as_fd()));
+        true
     }
 
     /// Sets the members of a domain on other hosts.
@@ -339,6 +339,14 @@ impl Driver {
 
     /// Waits until all requests so far have been carried out; returns the errors.
     pub(crate) fn sync(&self) -> Result<Vec<PortError>, DriverError> {
+        self.sync_of(|_| true)
+    }
+
+    /// Does the same; leaves errors of other ports to other threads.
+    pub(crate) fn sync_of(
+        &self,
+        is_of: impl Fn(&PortError) -> bool,
+    ) -> Result<Vec<PortError>, DriverError> {
         let mut state = self.state.lock();
         state.asked += 1;
         let n = state.asked;
@@ -360,7 +368,7 @@ impl Driver {
         if state.answered < n {
             return Err(DriverError::KeepsEnding);
         }
-        Ok(std::mem::take(&mut state.errors))
+        Ok(state.errors.extract_if(.., |error| is_of(error)).collect())
     }
 
     /// Counts of dropped frames of a domain's ports. No other request waits for this one.
