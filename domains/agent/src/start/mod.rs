@@ -235,8 +235,6 @@ fn live(
         watch_uplinks(&host)?;
     }
     host.settle_gateways();
-    let watching = Arc::clone(&host);
-    spawn(move || ways::watch(&watching))?;
     let unfinished = host.members.take_up();
     if !is_inherited {
         // The driver is new, and emulates no links yet.
@@ -273,6 +271,9 @@ fn live(
         Some(others) => sessions::begin(&host, others),
         None => Ok(()),
     });
+    // Other hosts can report on their gateways now. Until then members keep the predecessor's ways.
+    let watching = Arc::clone(&host);
+    let opened = opened.and_then(|()| spawn(move || ways::watch(&watching)));
     let opened = opened.and_then(|()| match (&host.cluster, &candidacy) {
         (Some(cluster), Some(candidacy)) if !starts_again.get() => candidacy.watch(cluster, again),
         _ => Ok(()),
