@@ -50,7 +50,7 @@ impl Host {
         let several = || directory.domains().filter(|its| its.gateways.len() > 1);
         let gateways = |domain: &Domain| -> Vec<_> {
             let sight = |gateway| {
-                let sight = self.sight(&directory, domain, gateway);
+                let (sight, _) = self.sight(&directory, domain, gateway);
                 (GatewayId::of(domain, gateway), sight)
             };
             domain.gateways.iter().map(sight).collect()
@@ -127,46 +127,45 @@ impl Host {
         }
     }
 
-    /// State of a gateway as seen from this host.
-    fn sight(&self, directory: &Directory, domain: &Domain, gateway: &Gateway) -> Sight {
-        let id = GatewayId::of(domain, gateway);
-        if self.node(gateway.node).is_some() {
-            return match self.own_problem(id) {
-                Some(_) => Sight::Fails,
-                None => Sight::Works,
-            };
-        }
-        let Some(carrier) = directory.host_of(gateway.node) else {
-            return Sight::Fails;
-        };
-        let reported = self.gateways.reported();
-        if reported
-            .get(carrier)
-            .is_some_and(|its| its.contains_key(&id))
-        {
-            return Sight::Fails;
-        }
-        drop(reported);
-        match self.driver.as_ref().and_then(|its| its.passes_to(carrier)) {
-            Some(true) => Sight::Works,
-            Some(false) => Sight::Cut,
-            None => Sight::Unknown,
-        }
-    }
-
     /// Why nothing passes a gateway, as far as this host knows.
     pub(super) fn gateway_problem(&self, domain: &Domain, gateway: &Gateway) -> Option<String> {
+        let directory = self.members.directory(Directory::clone);
+        let (_, problem) = self.sight(&directory, domain, gateway);
+        problem
+    }
+
+    /// State of a gateway as seen from this host, with the reason if it does not work.
+    fn sight(
+        &self,
+        directory: &Directory,
+        domain: &Domain,
+        gateway: &Gateway,
+    ) -> (Sight, Option<String>) {
         let id = GatewayId::of(domain, gateway);
+        let known = |problem: Option<String>| match problem {
+            Some(problem) => (Sight::Fails, Some(problem)),
+            None => (Sight::Works, None),
+        };
         if self.node(gateway.node).is_some() {
-            return self.own_problem(id);
+            return known(self.own_problem(id));
         }
-        let carrier = self.carrier(gateway.node)?;
+        let Some(carrier) = directory.host_of(gateway.node) else {
+            return known(Some("no host has its node".into()));
+        };
         let reported = self.gateways.reported();
-        let problem = reported.get(&carrier).and_then(|its| its.get(&id)).cloned();
+        let problem = reported.get(carrier).and_then(|its| its.get(&id)).cloned();
         drop(reported);
-        let driver = self.driver.as_ref()?;
-        let is_cut = || driver.passes_to(&carrier) == Some(false);
-        problem.or_else(|| is_cut().then(|| format!("no frames pass to host {carrier}")))
+        if problem.is_some() {
+            return known(problem);
+        }
+        match self.driver.as_ref().and_then(|its| its.passes_to(carrier)) {
+            Some(true) => known(None),
+            Some(false) => {
+                let problem = format!("no frames pass to host {carrier}");
+                (Sight::Cut, Some(problem))
+            }
+            None => (Sight::Unknown, None),
+        }
     }
 }
 
