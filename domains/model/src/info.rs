@@ -451,9 +451,10 @@ pub struct GatewayInfo {
     pub uplink: String,
     /// Traffic that passes.
     pub kind: GatewayKind,
-    /// Whether members of the agent's host go out there, if they may use all gateways.
-    #[serde(default)]
-    pub in_use: bool,
+    /// Whether members of the agent's host go out there, if they may use all gateways; absent without
+    /// members there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_use: Option<bool>,
     /// Why nothing passes at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

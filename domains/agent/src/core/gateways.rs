@@ -315,7 +315,9 @@ impl Host {
             node: self.torus.place(gateway.node)?,
             uplink: gateway.uplink.clone(),
             kind: gateway.kind,
-            in_use: first == Some(gateway.node),
+            in_use: self
+                .has_members(domain)
+                .then(|| first == Some(gateway.node)),
             problem: self.gateway_problem(domain, gateway),
             warning: self.gateways.seen().warning(domain, gateway),
         })

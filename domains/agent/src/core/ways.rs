@@ -47,7 +47,8 @@ impl Host {
     /// changed.
     fn choose_ways(&self, last: &mut Option<Seen>) -> Option<Instant> {
         let directory = self.members.directory(Directory::clone);
-        let several = || directory.domains().filter(|its| its.gateways.len() > 1);
+        let is_chosen = |its: &&Domain| its.gateways.len() > 1 && self.has_members(its);
+        let several = || directory.domains().filter(is_chosen);
         let gateways = |domain: &Domain| -> Vec<_> {
             let sight = |gateway| {
                 let (sight, _) = self.sight(&directory, domain, gateway);
@@ -65,9 +66,19 @@ impl Host {
         self.await_routes(&led.collect());
         for domain in several() {
             self.note_ways(domain, &given_up, &used_again);
+            let had_none = before.is_some_and(|last| last.ways.has_none(domain));
+            if ways.has_none(domain) && !had_none {
+                tracing::warn!("no gateway of {} works", domain.name);
+            }
         }
         *last = Some(Seen { directory, ways });
         next
+    }
+
+    /// Whether this host has members of a domain.
+    pub(super) fn has_members(&self, domain: &Domain) -> bool {
+        let mut members = domain.members.keys();
+        members.any(|node| self.node(*node).is_some())
     }
 
     /// Gives the members of a domain on this host their default routes, by the present directory: the

@@ -118,7 +118,8 @@ struct Listed<'a> {
     node: String,
     uplink: &'a str,
     kind: GatewayKind,
-    in_use: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_use: Option<bool>,
     problem: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     warning: Option<&'a str>,
@@ -148,7 +149,12 @@ fn list(domains: &[DomainInfo], show: Show) {
             gateway.node.clone(),
             gateway.uplink.into(),
             gateway.kind.to_string(),
-            if gateway.in_use { "yes" } else { "no" }.into(),
+            match gateway.in_use {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "-",
+            }
+            .into(),
             gateway.problem.or(gateway.warning).unwrap_or("-").into(),
         ]
     });

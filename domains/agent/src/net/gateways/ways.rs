@@ -99,6 +99,13 @@ impl Ways {
         first.map(|gateway| gateway.node)
     }
 
+    /// Whether all gateways of a domain have been given up.
+    pub(crate) fn has_none(&self, domain: &Domain) -> bool {
+        let standing = |gateway| self.standings.get(&GatewayId::of(domain, gateway));
+        let mut gateways = domain.gateways.iter();
+        gateways.all(|gateway| standing(gateway) == Some(&Standing::GivenUp))
+    }
+
     /// Present order of a domain's gateways. A lower rank comes first.
     pub(crate) fn ranks(&self, domain: &Domain) -> Vec<u8> {
         let gateways = domain.gateways.iter();
@@ -229,8 +236,12 @@ mod tests {
     #[test]
     fn of_failed_gateways_the_first_that_works_again_is_used() {
         let mut look = Look::new();
+        assert_eq!(look.after(0, [Works, Fails]), (1, None));
+        assert!(!look.ways.has_none(&look.blue));
         assert_eq!(look.after(0, [Fails, Fails]), (1, None));
+        assert!(look.ways.has_none(&look.blue));
         assert_eq!(look.after(0, [Fails, Works]), (2, Some(3000)));
+        assert!(!look.ways.has_none(&look.blue));
         assert_eq!(look.after(1000, [Works, Works]).0, 1);
         assert_eq!(look.after(3000, [Works, Works]), (1, None));
     }

@@ -344,7 +344,8 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
         line!("rate of {}: {rate}", nodes.join(" "));
     }
     for gateway in &domain.gateways {
-        let unused = if gateway.in_use { "" } else { ", not in use" };
+        let is_unused = gateway.in_use == Some(false);
+        let unused = if is_unused { ", not in use" } else { "" };
         line!(
             "outside through {} at {} ({}{unused})",
             gateway.uplink,
