@@ -21,7 +21,7 @@ use toroid_protocol::seal::SealKeys;
 
 use super::TargetProxy;
 use super::accounts::{Entry, OPEN};
-use super::rates::Limit;
+use super::rates::Sender;
 
 /// Attachments in the names of remote nodes, while they serve a connection.
 #[derive(Debug, Default)]
@@ -95,7 +95,9 @@ fn operate(
         proxy,
         domain,
         to,
-        limit: proxy.rates.of(domain.partition(), domain.member().node()),
+        sender: proxy
+            .rates
+            .sender(domain.partition(), domain.member().node()),
         #[cfg(feature = "verbs")]
         rdma,
     };
@@ -137,8 +139,8 @@ fn relay(
     let turns = PacketTurns {
         proxy,
         partition,
-        inward: proxy.rates.of(partition, member.node()),
-        outward: proxy.rates.of(partition, to),
+        inward: proxy.rates.sender(partition, member.node()),
+        outward: proxy.rates.sender(partition, to),
     };
     #[cfg(feature = "verbs")]
     if let Some(rdma) = rdma {
@@ -156,10 +158,10 @@ fn relay(
 struct PacketTurns<'a> {
     proxy: &'a TargetProxy,
     partition: Partition,
-    /// Limit of the remote member.
-    inward: Arc<Limit>,
-    /// Limit of the member of this host.
-    outward: Arc<Limit>,
+    /// For the remote member.
+    inward: Sender,
+    /// For the member of this host.
+    outward: Sender,
 }
 
 impl tcp::Turns for PacketTurns<'_> {
@@ -173,6 +175,11 @@ impl tcp::Turns for PacketTurns<'_> {
             tcp::Way::Outward => self.outward.take(bytes),
         }
     }
+
+    fn leave(&self) {
+        self.inward.leave();
+        self.outward.leave();
+    }
 }
 
 /// Regions of a node, opened in the name of a remote one.
@@ -180,8 +187,8 @@ struct Regions<'a> {
     proxy: &'a Arc<TargetProxy>,
     domain: &'a Domain,
     to: NodeId,
-    /// Limit of the remote node.
-    limit: Arc<Limit>,
+    /// For the remote node.
+    sender: Sender,
     #[cfg(feature = "verbs")]
     rdma: Option<&'a Rdma>,
 }
@@ -191,12 +198,8 @@ impl tcp::Regions for Regions<'_> {
         self.proxy.await_turn(self.domain.partition());
     }
 
-    fn try_charge(&self, bytes: usize) -> bool {
-        self.limit.try_charge(bytes)
-    }
-
-    fn charge(&self, bytes: usize) {
-        self.limit.charge(bytes);
+    fn take(&self, bytes: usize) -> Option<Duration> {
+        self.sender.take(bytes)
     }
 
     fn open(&self, key: RemoteKey, access: Access) -> Result<Opened, OpError> {

@@ -66,6 +66,9 @@ pub trait Turns {
         let _ = (way, bytes);
         None
     }
+
+    /// Ends the wait of all packets: the channel has ended.
+    fn leave(&self) {}
 }
 
 /// Turns that only wait.
@@ -89,7 +92,10 @@ pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, turns: &impl Tu
             outward.carry(&mut near, &mut remote, |len| turns.take(Way::Outward, len)),
         );
         match (came, went) {
-            (_, Carried::SourceEnded(error)) => return remote.finish(end_of(error)),
+            (_, Carried::SourceEnded(error)) => {
+                turns.leave();
+                return remote.finish(end_of(error));
+            }
             // The drop tells the process of this host.
             (Carried::SourceEnded(_), _) => return drop(near),
             _ if inward.is_closed && outward.is_closed => return,

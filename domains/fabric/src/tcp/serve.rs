@@ -62,15 +62,11 @@ pub trait Regions {
     fn await_turn(&self) {}
 
     /// Charges a request of so many bytes, with those that it reads or writes, to the other side's
-    /// node, if that may go on at once. By default there is no limit.
-    fn try_charge(&self, bytes: usize) -> bool {
+    /// node. `None` if it may be executed; otherwise nothing was charged, and the request is tried
+    /// again after this time. By default no request waits.
+    fn take(&self, bytes: usize) -> Option<Duration> {
         let _ = bytes;
-        true
-    }
-
-    /// Charges such a request as soon as the node may go on.
-    fn charge(&self, bytes: usize) {
-        let _ = bytes;
+        None
     }
 
     /// Connects an RDMA device of this host with the other side's queue pair, which may then reach
@@ -130,10 +126,10 @@ pub fn serve(connection: impl Into<Connection>, regions: &impl Regions) -> Resul
     };
     loop {
         let executed = server.execute_received();
-        if server.send_all() == Err(Cut) {
+        if executed == Ok(Err(Cut)) || server.send_all() == Err(Cut) {
             return Ok(());
         }
-        executed?;
+        let _ = executed?;
         match server.stream.pull() {
             Ok(0) => server.stream.sleep(true, LONG),
             Ok(_) => {}
@@ -154,32 +150,41 @@ struct Server<'a, R> {
 }
 
 impl<R: Regions> Server<'_, R> {
-    /// Executes requests that were received completely.
-    fn execute_received(&mut self) -> Result<(), Malformed> {
+    /// Executes requests that were received completely, until the connection has ended.
+    fn execute_received(&mut self) -> Result<Result<(), Cut>, Malformed> {
         loop {
             let incoming = self.stream.incoming();
             let Some((head, rest)) = incoming.split_first_chunk() else {
-                return Ok(());
+                return Ok(Ok(()));
             };
             let request = Request::from_bytes(head)?;
             if rest.len() < request.data_len() {
-                return Ok(());
+                return Ok(Ok(()));
             }
             let bytes = Request::LEN + request.data_len() + request.wanted();
-            if !self.regions.try_charge(bytes) {
-                // Replies that wait here would let the other side time out.
-                if self.send_all() == Err(Cut) {
-                    return Ok(());
-                }
-                self.regions.charge(bytes);
+            if self.await_rate(bytes) == Err(Cut) {
+                return Ok(Err(Cut));
             }
             self.regions.await_turn();
             self.execute(request);
             self.stream.consume(Request::LEN + request.data_len());
             if self.stream.unsent() >= ENOUGH && self.send_all() == Err(Cut) {
-                return Ok(());
+                return Ok(Err(Cut));
             }
         }
+    }
+
+    /// Charges a request as soon as the other side's node may go on. A side that has gone waits no
+    /// longer: its request must neither delay others of the node nor have an effect late.
+    fn await_rate(&mut self, bytes: usize) -> Result<(), Cut> {
+        while let Some(time) = self.regions.take(bytes) {
+            // Replies that wait here would let the other side time out.
+            self.stream.push()?;
+            if self.stream.hangs_up_within(time) {
+                return Err(Cut);
+            }
+        }
+        Ok(())
     }
 
     fn send_all(&mut self) -> Result<(), Cut> {

@@ -140,6 +140,19 @@ impl Stream {
         poll(&mut socket, Some(&now)).is_ok_and(|count| count > 0)
     }
 
+    /// Whether the other side hangs up within `timeout`. May return early, and does once the socket
+    /// takes outgoing bytes.
+    pub(super) fn hangs_up_within(&self, timeout: Duration) -> bool {
+        let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut events = hung_up;
+        events.set(PollFlags::OUT, self.unsent() > 0);
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut socket = [PollFd::new(&self.socket, events)];
+        // An interrupted sleep is an early return.
+        let woken = poll(&mut socket, timeout.as_ref());
+        woken.is_ok() && socket[0].revents().intersects(hung_up)
+    }
+
     /// Discards outgoing bytes.
     pub(super) fn forget_outgoing(&mut self) {
         self.outgoing.clear();

@@ -52,6 +52,37 @@ fn an_operation_is_executed_when_its_turn_comes() {
     assert_eq!(complete(&mut pair, 1)[0].result, Ok(0));
 }
 
+/// Requests of processes that had gone once held up their node's others, and took effect late.
+#[test]
+fn a_waiting_request_ends_with_its_connection() {
+    let host = Arc::new(Host::default());
+    let owner = host.export(1, 8);
+    let (mut pair, server) = host.serve(1);
+    let remote = open(&mut pair, 1).unwrap();
+    host.waits.store(1, Relaxed);
+    pair.post(1, Operation::fetch_add(&remote, 0, 1)).unwrap();
+    pair.flush();
+    while host.waits.load(Relaxed) > 0 {
+        thread::yield_now();
+    }
+    drop((pair, remote));
+    server.join().unwrap().unwrap();
+    assert_eq!(owner.load(0), Ok(0));
+}
+
+#[test]
+fn replies_do_not_wait_with_the_next_request() {
+    let host = Arc::new(Host::default());
+    let _owner = host.export(1, 8);
+    let (mut pair, _) = host.serve(2);
+    let remote = open(&mut pair, 1).unwrap();
+    host.waits.store(2, Relaxed);
+    pair.post(1, Operation::fetch_add(&remote, 0, 1)).unwrap();
+    pair.post(2, Operation::fetch_add(&remote, 0, 1)).unwrap();
+    pair.flush();
+    assert_eq!(complete(&mut pair, 1)[0].result, Ok(0));
+}
+
 #[test]
 fn a_connection_has_more_regions_than_handles() {
     let host = Arc::new(Host::default());

@@ -1,8 +1,6 @@
 //! Channels and relays.
 
 use std::io::{Read as _, Write as _};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel};
