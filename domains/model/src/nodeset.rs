@@ -43,6 +43,9 @@ pub enum NodeSetError {
     /// More than [`MAX_SETS`].
     #[error("{0} node sets are too many at once")]
     TooMany(usize),
+    /// A change of given members without any.
+    #[error("no node is given")]
+    Empty,
 }
 
 impl From<NodeSetError> for Refusal {
@@ -60,6 +63,7 @@ impl From<NodeSetError> for Refusal {
                 RefusalKind::Invalid,
                 "name 4096 at most; write 0-3,0,0 for several nodes, or *,*,*",
             ),
+            NodeSetError::Empty => (RefusalKind::Invalid, "name one node at least"),
         };
         Refusal::new(kind, error.to_string(), remedy)
     }

@@ -6,13 +6,14 @@ use toroid_fabric::NodeId;
 
 use super::{Directory, DirectoryError, Domain, members_with};
 use crate::link::Rate;
+use crate::nodeset::NodeSetError;
 
 impl Directory {
     /// Gives members a rate, or lifts it.
     ///
     /// # Errors
-    /// [`DirectoryError::NoSuchDomain`], and [`DirectoryError::NotMembers`] with those that are
-    /// none.
+    /// [`DirectoryError::NoSuchDomain`], [`NodeSetError::Empty`], and
+    /// [`DirectoryError::NotMembers`] with those that are none.
     pub fn set_rate(
         &mut self,
         name: &str,
@@ -20,7 +21,10 @@ impl Directory {
         rate: Option<Rate>,
     ) -> Result<Domain, DirectoryError> {
         let others = nodes - &self.domain(name)?.nodes();
-        if !others.is_empty() || nodes.is_empty() {
+        if nodes.is_empty() {
+            return Err(NodeSetError::Empty.into());
+        }
+        if !others.is_empty() {
             return Err(DirectoryError::NotMembers {
                 domain: name.into(),
                 nodes: self.places(&others),
@@ -89,7 +93,8 @@ mod tests {
             "{error}"
         );
         assert_eq!(directory.domain("blue").unwrap().spec(NodeId(1)).rate, None);
-        directory.set_rate("blue", &nodes(&[]), SLOW).unwrap_err();
+        let error = directory.set_rate("blue", &nodes(&[]), SLOW).unwrap_err();
+        assert_eq!(error.to_string(), "no node is given");
         directory.set_rate("red", &nodes(&[1]), SLOW).unwrap_err();
         directory.set_rate("blue", &nodes(&[1]), SLOW).unwrap();
         assert_eq!(directory.domain("blue").unwrap().spec(NodeId(1)).rate, SLOW);
