@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use addresses::Addresses;
 pub use domain::{Change, Domain, MemberSpec, Wanted};
-pub use domain::{full_members, members, members_with, rates};
+pub use domain::{by_rate, full_members, members, members_with, rates};
 pub use error::DirectoryError;
 pub use fence::{Fence, MAX_FENCE, MIN_FENCE};
 pub use gateways::MAX_GATEWAYS;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use toroid_fabric::NodeId;
-use toroid_model::directory::{Directory, Domain, rates};
+use toroid_model::directory::{Directory, Domain, by_rate};
 use toroid_model::hosts::{Encryption, HostConfig};
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::proxy::{MemberRates, ProxyEvent, ProxyRequest};
@@ -367,11 +367,8 @@ impl ProxySupervisor {
 
 /// Rates of the members of a domain.
 fn rates_of(domain: &Domain) -> MemberRates {
-    let mut by_rate = MemberRates::new();
-    for (node, rate) in rates(&domain.members) {
-        by_rate.entry(rate).or_default().push(node.0);
-    }
-    by_rate
+    let members = domain.members.iter();
+    by_rate(members.map(|(node, spec)| (node.0, spec.rate)))
 }
 
 /// Ends a predecessor's proxy whose connections may be clear.

@@ -10,8 +10,8 @@ use toroid_fabric::Place;
 use super::step::Places;
 use super::{Declaration, Declared, DeclaredGateway, Problem, Step};
 use crate::addressing::Subnet;
-use crate::directory::{MemberSpec, members_with, rates};
-use crate::link::{DomainLinks, Rate};
+use crate::directory::{MemberSpec, by_rate, members_with};
+use crate::link::DomainLinks;
 use crate::quota::Resource;
 
 /// The steps from `present` to `wanted`. Objects absent from `wanted` stay; with `prune`, absent
@@ -210,17 +210,18 @@ impl Plan {
         self.keep(name, wanted);
         let with =
             |is_wanted: fn(&MemberSpec) -> bool| Places(members_with(&wanted.members, is_wanted));
-        let mut by_rate = BTreeMap::<Rate, Places>::new();
-        for (place, rate) in rates(&wanted.members) {
-            by_rate.entry(rate).or_default().0.insert(place);
-        }
+        let members = wanted.members.iter();
+        let by_rate = by_rate(members.map(|(place, spec)| (*place, spec.rate)));
         self.give.push(Step::Create {
             domain: name.into(),
             nodes: with(|spec| !spec.limited),
             limited: with(|spec| spec.limited),
             plain: with(|spec| spec.no_offload),
             stacks: with(|spec| spec.userspace_stack),
-            rates: by_rate,
+            rates: by_rate
+                .into_iter()
+                .map(|(rate, places)| (rate, Places(places)))
+                .collect(),
             subnet: wanted.subnet,
             capacity: wanted.capacity,
             mtu: wanted.mtu,

@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 use toroid_fabric::Place;
 
 use super::{Declaration, Declared, DeclaredGateway, Holder};
-use crate::directory::{MemberSpec, members_with, rates};
+use crate::directory::{MemberSpec, by_rate, members_with};
 use crate::link::{DomainLinks, Rate};
 use crate::quota::Amounts;
 
@@ -221,10 +221,9 @@ impl Declared {
 
 /// Rates of members, as a table below that of the domain.
 fn rates_of(f: &mut fmt::Formatter<'_>, name: &str, domain: &Declared) -> fmt::Result {
-    let mut by_rate = BTreeMap::<Rate, BTreeSet<Place>>::new();
-    for (place, rate) in rates(&domain.members) {
-        by_rate.entry(rate).or_default().insert(place);
-    }
+    let members = domain.members.iter();
+    let by_rate: BTreeMap<Rate, BTreeSet<Place>> =
+        by_rate(members.map(|(place, spec)| (*place, spec.rate)));
     if !by_rate.is_empty() {
         writeln!(f, "\n[domain.{name}.rate]")?;
     }

@@ -202,6 +202,19 @@ pub fn rates<K: Copy + Ord>(members: &BTreeMap<K, MemberSpec>) -> BTreeMap<K, Ra
     rates.collect()
 }
 
+/// Members that have a rate, by their rates.
+pub fn by_rate<K, C: Default + Extend<K>>(
+    members: impl IntoIterator<Item = (K, Option<Rate>)>,
+) -> BTreeMap<Rate, C> {
+    let mut by_rate = BTreeMap::<Rate, C>::new();
+    for (member, rate) in members {
+        if let Some(rate) = rate {
+            by_rate.entry(rate).or_default().extend([member]);
+        }
+    }
+    by_rate
+}
+
 /// Members whose kind fulfils a condition.
 pub fn members_with<K: Copy + Ord>(
     members: &BTreeMap<K, MemberSpec>,

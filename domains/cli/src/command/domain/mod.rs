@@ -3,11 +3,9 @@
 mod create;
 mod shrink;
 
-use std::collections::BTreeMap;
-
 use clap::{Args, Subcommand, ValueEnum};
 use toroid_client::admin::{ClientError, Control, Properties};
-use toroid_model::directory::MemberSpec;
+use toroid_model::directory::{MemberSpec, by_rate};
 use toroid_model::info::{DomainInfo, MemberDrops};
 use toroid_model::link::Rate;
 use toroid_model::refusal::RefusalKind;
@@ -331,16 +329,9 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
     for (pair, link) in &domain.links.pairs {
         line!("link {pair}: {link}");
     }
-    let mut by_rate = BTreeMap::<Rate, Vec<String>>::new();
-    for member in &domain.members {
-        if let Some(rate) = member.rate {
-            by_rate
-                .entry(rate)
-                .or_default()
-                .push(member.node.to_string());
-        }
-    }
-    for (rate, nodes) in by_rate {
+    let members = domain.members.iter();
+    let rated = members.map(|member| (member.node.to_string(), member.rate));
+    for (rate, nodes) in by_rate::<_, Vec<String>>(rated) {
         line!("rate of {}: {rate}", nodes.join(" "));
     }
     for gateway in &domain.gateways {
