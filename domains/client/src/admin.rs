@@ -309,8 +309,7 @@ impl Control {
         })
     }
 
-    /// Changes what members may send, and read and write at other hosts; `None`: as much as they
-    /// can.
+    /// Changes the rate limit of members; `None`: none.
     pub fn set_rate(
         &mut self,
         name: &str,

@@ -544,7 +544,7 @@ pub struct MemberInfo {
     /// Whether the member has a link for one process instead of an interface of the kernel. If the
     /// kernel has no interfaces, no member has one.
     pub stack: bool,
-    /// What it may send, read and write; absent: as much as it can.
+    /// Rate limit of the member; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// Interface; absent without Ethernet, and for a stack.

@@ -174,7 +174,7 @@ pub enum Request {
         plain: bool,
         /// Whether they have no interface of the kernel, but [`Request::Stack`].
         stack: bool,
-        /// What they may send, and read and write at other hosts; absent: as much as they can.
+        /// Rate limit of each new member; absent: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rate: Option<Rate>,
     },
@@ -228,14 +228,14 @@ pub enum Request {
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
     },
-    /// Control socket. Changes what members may send, and read and write at other hosts. In effect
-    /// for their present connections, too, when [`Reply::Domain`] comes.
+    /// Control socket. Changes the rate limit of members. In effect for their present connections,
+    /// too, when [`Reply::Domain`] comes.
     DomainRate {
         /// The domain.
         name: String,
         /// Node sets of members.
         nodes: Vec<String>,
-        /// The rate of each; null: as much as they can.
+        /// Rate limit of each; null: none.
         rate: Option<Rate>,
     },
     /// Control socket, for administrators. Connects a domain to the outside. In effect for all

@@ -41,7 +41,8 @@ pub enum DriverRequest {
     },
     /// Makes an interface, or takes over a present one, as after a restart of the driver. One
     /// descriptor: the network namespace of the node. A present port may be added again with
-    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`], [`Port::forward`] or [`Port::rate`].
+    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`], [`Port::forward`] or
+    /// [`Port::rate`].
     AddPort(Port),
     /// Adds or changes a member on another host.
     #[serde(rename = "add_far")]
@@ -266,7 +267,7 @@ pub struct Port {
     pub forward: bool,
     /// Whether the interface is a stack: a process of the node has it instead of the kernel.
     pub stack: bool,
-    /// What the member may send; absent: as much as it can.
+    /// Rate limit of the member; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
 }

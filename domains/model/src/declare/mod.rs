@@ -16,7 +16,7 @@
 //! mtu = 9000                      # absent: as it is, or 9000
 //! owner = "alice"                 # absent: as it is, or who applies the file
 //!
-//! [domain.blue.rate]              # what members may send; absent: as much as they can
+//! [domain.blue.rate]              # rate limits of members; absent: none
 //! "1-3,0,0" = "1Gbit"
 //!
 //! [domain.blue.link]              # all links; absent: as the machine has them
