@@ -1,8 +1,10 @@
 //! Members with a rate: what they send, read and write on another host, and others beside them.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use tests::actor::{Event, Request};
 use tests::hosts::{Host, Hosts};
 use tests::process::{eventually, run_with, send};
 use tests::software::{bytes, iperf3_server};
@@ -38,21 +40,21 @@ fn limit(host: &Host, rate: &str) {
     host.agent.toroid(&set).ok();
 }
 
-/// Bytes received from a member within the time that the command takes.
-fn sent(from: &Host, node: &str, to: &Host, peer: &str, options: &str) -> u64 {
+/// Bytes received from a member, and the time that the transfer took.
+fn sent(from: &Host, node: &str, to: &Host, peer: &str, options: &str) -> (u64, Duration) {
     let server = iperf3_server(&to.agent, peer);
     let name = peer.replace(',', "-") + ".blue";
     let command = format!("iperf3 -J -c {name} {options}");
     let report = from.agent.exec(node, &command).ok().json();
     server.wait().ok();
-    bytes(&report, "sum_received")
+    let seconds = report["end"]["sum_received"]["seconds"].as_f64();
+    let time = Duration::from_secs_f64(seconds.expect("a time"));
+    (bytes(&report, "sum_received"), time)
 }
 
 /// Checks that a limited member gets no more through than its rate allows.
-fn keeps_to_its_rate(what: &str, transfer: impl FnOnce() -> u64) {
-    let begun = Instant::now();
-    let carried = transfer();
-    let most = (begun.elapsed().as_secs_f64() * RATE.1 as f64) as u64 + BURST;
+fn keeps_to_its_rate(what: &str, (carried, time): (u64, Duration)) {
+    let most = (time.as_secs_f64() * RATE.1 as f64) as u64 + BURST;
     assert!(
         carried >= 4 << 20,
         "{what}: {carried} bytes are too few to tell"
@@ -68,12 +70,12 @@ fn frames_of_a_limited_member_keep_to_its_rate_and_others_pass_it() {
     let hosts = blue();
     let [a, b] = hosts.each();
     limit(b, RATE.0);
-    keeps_to_its_rate("streams", || sent(a, LIMITED, b, PEER, "-n 12M -P 4"));
+    keeps_to_its_rate("streams", sent(a, LIMITED, b, PEER, "-n 12M -P 4"));
     // Another driver has the rate, too.
     let driver = a.agent.status()["driver_pid"].as_i64().expect("a driver");
     send(driver.try_into().unwrap(), Signal::SIGKILL);
     a.trunk_to("b");
-    keeps_to_its_rate("after a restart", || sent(a, LIMITED, b, PEER, "-n 8M"));
+    keeps_to_its_rate("after a restart", sent(a, LIMITED, b, PEER, "-n 8M"));
 
     limit(a, LOWEST);
     let server = iperf3_server(&b.agent, PEER);
@@ -82,7 +84,7 @@ fn frames_of_a_limited_member_keep_to_its_rate_and_others_pass_it() {
     eventually("the slow stream begins", || {
         slow.so_far().contains("connected to")
     });
-    assert!(sent(a, OTHER, b, OTHER_PEER, "-n 32M") >= 16 << 20);
+    assert!(sent(a, OTHER, b, OTHER_PEER, "-n 32M").0 >= 16 << 20);
     assert!(
         !slow.has_ended(),
         "8 MiB at {LOWEST} take a quarter of an hour"
@@ -93,7 +95,7 @@ fn frames_of_a_limited_member_keep_to_its_rate_and_others_pass_it() {
 }
 
 #[test]
-fn operations_on_another_hosts_memory_keep_to_the_rate_of_who_asks() {
+fn operations_on_another_hosts_memory_keep_to_the_rate_of_the_initiator() {
     let hosts = blue();
     let [a, b] = hosts.each();
     let (_owner, key) = b.agent.owner(PEER);
@@ -101,8 +103,14 @@ fn operations_on_another_hosts_memory_keep_to_the_rate_of_who_asks() {
         let words = format!("carry blue {PEER} {key} {bytes} {connections}");
         a.agent.actor(node, &words)
     };
+    let timed = |bytes: u64, connections: u32| {
+        let carries = carry(LIMITED, bytes, connections);
+        carries.reports(&Event::Open);
+        let begun = Instant::now();
+        (carries.counted(), begun.elapsed())
+    };
     limit(a, RATE.0);
-    keeps_to_its_rate("operations", || carry(LIMITED, 12 << 20, 3).counted());
+    keeps_to_its_rate("operations", timed(12 << 20, 3));
     // Another target proxy has the rate, too.
     let proxy = b.agent.status()["adapter_pid"].as_i64().expect("one");
     send(proxy.try_into().unwrap(), Signal::SIGKILL);
@@ -110,16 +118,57 @@ fn operations_on_another_hosts_memory_keep_to_the_rate_of_who_asks() {
         let now = b.agent.status()["adapter_pid"].as_i64();
         now.is_some_and(|now| now != proxy) && a.agent.open(OTHER, &key).status == 0
     });
-    keeps_to_its_rate("after a restart", || carry(LIMITED, 8 << 20, 1).counted());
+    keeps_to_its_rate("after a restart", timed(8 << 20, 1));
 
     limit(b, LOWEST);
     let mut slow = carry(LIMITED, 4 << 20, 2);
-    slow.reports(&tests::actor::Event::Open);
+    slow.reports(&Event::Open);
     carry(OTHER, 16 << 20, 1).wait().ok();
     assert!(!slow.has_ended(), "4 MiB at {LOWEST} take minutes");
     // Its present connections as well.
     limit(b, "off");
     slow.wait().ok();
+}
+
+/// The host of the peer held them back for the rate, and must not let them through later.
+#[test]
+fn packets_and_operations_that_wait_when_their_member_leaves_come_to_nothing() {
+    let hosts = blue();
+    let [a, b] = hosts.each();
+    let (mut guard, key) = b.agent.exporter(PEER, "adversary guard blue 1048576");
+    limit(a, LOWEST);
+    let words = format!("adversary speak blue {PEER}");
+    let speaker = a.agent.actor(LIMITED, &words);
+    eventually("packets have their turns", || {
+        guard.tally(&Request::Heard).contains_key("pair")
+    });
+    let counters = [(); 2].map(|()| a.agent.counter(LIMITED, PEER, &key));
+    // Behind those packets.
+    eventually("operations have their turns", || {
+        guard.number(&Request::Sum) >= 4
+    });
+    b.agent
+        .toroid(&format!("domain shrink blue {LIMITED}"))
+        .ok();
+    let sum = guard.number(&Request::Sum);
+    let counted = counters
+        .map(|counter| counter.revoked())
+        .iter()
+        .sum::<u64>();
+    assert!((counted..=counted + 2).contains(&sum), "{sum} of {counted}");
+    speaker.revoked();
+    guard.tally(&Request::Heard);
+    // Some turns at that rate.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(guard.tally(&Request::Heard).get("pair"), None);
+    assert_eq!(guard.number(&Request::Sum), sum);
+    // Without a rate now, nothing that waited is ahead of the member.
+    a.agent.toroid(&format!("domain grow blue {LIMITED}")).ok();
+    let back = a.agent.counter(LIMITED, PEER, &key);
+    eventually("the member is back", || {
+        guard.number(&Request::Sum) > sum + 100
+    });
+    back.kill();
 }
 
 #[test]
