@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
@@ -15,7 +16,7 @@ use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::hosts::{GatewayProblem, HostRequest, HostResponse};
 
 use crate::cluster::Cluster;
-use crate::cluster::link::Link;
+use crate::cluster::link::{Link, NoAnswer, Question};
 use crate::core::host::Host;
 use crate::error::{AgentError, during};
 use crate::net::driver::Driver;
@@ -28,6 +29,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time after which a failed report is repeated. As long as there are problems, also the interval of
 /// checks for sessions that have ended, because the other agent may be a new one.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between two attempts to open a session.
+const MAX_PAUSE: Duration = Duration::from_secs(16);
 
 /// Characters of a problem that are kept.
 const MAX_TEXT: usize = 200;
@@ -61,8 +65,8 @@ pub(super) fn begin(host: &Arc<Host>, cluster: &Arc<Cluster>) -> Result<(), Agen
         .map_err(during("start the thread that reports on gateways"))
 }
 
-fn report(host: &Host, cluster: &Cluster, driver: &Driver) {
-    let mut reported = BTreeMap::new();
+fn report(host: &Arc<Host>, cluster: &Arc<Cluster>, driver: &Driver) {
+    let (mut reported, mut dials) = (BTreeMap::<String, Reported>::new(), Dials::default());
     let (mut seen, mut next) = (0, None);
     while let Some(pulse) = driver.await_pulse(seen, next) {
         if host.is_ending() {
@@ -71,20 +75,90 @@ fn report(host: &Host, cluster: &Cluster, driver: &Driver) {
         seen = pulse;
         let wanted = host.gateway_reports(&cluster.config.host);
         reported.retain(|other, _| wanted.contains_key(other));
-        let mut is_open = false;
+        let mut is_open = wanted.values().any(|problems| !problems.is_empty());
+        let mut reports = Vec::new();
         for (other, problems) in wanted {
-            is_open |= !problems.is_empty();
-            let last: Option<&Reported> = reported.get(&other);
-            let is_known = last.is_some_and(|last| last.covers(&problems));
+            let is_known = reported.get(&other).is_some_and(|it| it.covers(&problems));
             if is_known || driver.passes_to(&other) != Some(true) {
                 continue;
             }
-            match host.send_report(cluster, &other, &problems) {
-                Some(link) => drop(reported.insert(other, Reported { problems, link })),
-                None => is_open = true,
+            if let Some(link) = cluster.link_of(&other) {
+                dials.0.remove(&other);
+                reports.push((other, Reported { problems, link }));
+            } else {
+                dials.open(host, cluster, &other);
+                is_open = true;
             }
         }
+        let count = reports.len();
+        let taken = send(reports, TIMEOUT);
+        is_open |= taken.len() < count;
+        reported.extend(taken);
         next = is_open.then(|| Instant::now() + AGAIN);
+    }
+}
+
+/// Sends reports to all at once, because a host may be silent. Returns those that the other hosts
+/// have taken.
+fn send(reports: Vec<(String, Reported)>, timeout: Duration) -> Vec<(String, Reported)> {
+    let until = Instant::now() + timeout;
+    let asked = reports.iter().map(|(_, report)| {
+        let problems = report.problems.clone();
+        report.link.begin(HostRequest::GatewayProblems(problems))
+    });
+    let asked: Vec<_> = asked.collect();
+    let is_taken = |(asked, (other, _)): (Result<Question<'_>, NoAnswer>, &(String, _))| {
+        let time = until.saturating_duration_since(Instant::now());
+        let answer = asked.and_then(|question| question.wait(time));
+        if !matches!(answer, Ok(HostResponse::Done)) {
+            tracing::debug!("no report on gateways to host {other}: {answer:?}");
+            return false;
+        }
+        true
+    };
+    let taken: Vec<bool> = asked.into_iter().zip(&reports).map(is_taken).collect();
+    let reports = reports.into_iter().zip(taken);
+    reports
+        .filter_map(|(report, is_taken)| is_taken.then_some(report))
+        .collect()
+}
+
+/// Sessions in the making, by host, each in a thread of its own.
+#[derive(Default)]
+struct Dials(BTreeMap<String, Dial>);
+
+struct Dial {
+    thread: JoinHandle<()>,
+    /// Time until the next attempt, and its moment.
+    pause: Duration,
+    next: Instant,
+}
+
+impl Dials {
+    /// Opens a session with another host, if an attempt is due. A new session wakes the reporter.
+    fn open(&mut self, host: &Arc<Host>, cluster: &Arc<Cluster>, other: &str) {
+        let (now, last) = (Instant::now(), self.0.get(other));
+        if last.is_some_and(|last| !last.thread.is_finished() || now < last.next) {
+            return;
+        }
+        let pause = last.map_or(AGAIN, |last| MAX_PAUSE.min(last.pause * 2));
+        let (host, cluster, to) = (Arc::clone(host), Arc::clone(cluster), other.to_owned());
+        let dial = move || match host.link_to(&cluster, &to) {
+            Ok(_) => host.rethink_ways(),
+            Err(refusal) => tracing::debug!("no report on gateways to host {to}: {refusal}"),
+        };
+        match threads::start(dial) {
+            Ok(thread) => {
+                let next = now + pause;
+                let dial = Dial {
+                    thread,
+                    pause,
+                    next,
+                };
+                self.0.insert(other.into(), dial);
+            }
+            Err(error) => tracing::debug!("no report on gateways to host {other}: {error}"),
+        }
     }
 }
 
@@ -168,29 +242,6 @@ impl Host {
         }
         reports
     }
-
-    /// Sends a report. Returns its session if the other host has taken it.
-    fn send_report(
-        &self,
-        cluster: &Cluster,
-        other: &str,
-        problems: &[GatewayProblem],
-    ) -> Option<Arc<Link>> {
-        let link = match self.link_to(cluster, other) {
-            Ok(link) => link,
-            Err(refusal) => {
-                tracing::debug!("no report on gateways to host {other}: {refusal}");
-                return None;
-            }
-        };
-        match link.ask(HostRequest::GatewayProblems(problems.to_vec()), TIMEOUT) {
-            Ok(HostResponse::Done) => Some(link),
-            answer => {
-                tracing::debug!("no report on gateways to host {other}: {answer:?}");
-                None
-            }
-        }
-    }
 }
 
 /// Hosts of a domain's members.
@@ -201,10 +252,15 @@ fn hosts_of<'d>(directory: &'d Directory, domain: &Domain) -> BTreeSet<&'d str> 
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use toroid_model::directory::{Wanted, full_members};
     use toroid_model::gateway::{Gateway, GatewayKind};
+    use toroid_protocol::hosts::HostMessage;
 
     use super::*;
+    use crate::channel::SessionError;
+    use crate::channel::secure::Session;
     use crate::cluster::link::tests::sessions;
 
     #[test]
@@ -263,5 +319,41 @@ mod tests {
         link.end();
         assert!(none.covers(&[]));
         assert!(!some.covers(&problems));
+    }
+
+    /// A host was asked after the hosts before it had answered, of which one may be silent.
+    #[test]
+    fn a_host_gets_its_report_before_another_has_answered() {
+        let (slow, quick) = (sessions(), sessions());
+        let report = |host: &str, session: &Session| {
+            let link = Link::new(host.into(), session.writer.clone());
+            let problems = Vec::new();
+            (host.to_owned(), Reported { problems, link })
+        };
+        let reports = vec![report("b", &slow[0]), report("c", &quick[0])];
+        let links = [0, 1].map(|n: usize| Arc::clone(&reports[n].1.link));
+        let [[b_ours, mut b], [c_ours, mut c]] = [slow, quick];
+        let answer = |session: &Session, heard: Result<HostMessage, SessionError>| {
+            let Ok(HostMessage::HostRequest { number, .. }) = heard else {
+                panic!("{heard:?} is no request");
+            };
+            let answer = HostResponse::Done;
+            let message = HostMessage::HostResponse { number, answer };
+            session.writer.send(&message).unwrap();
+        };
+        let [to_b, to_c] = &links;
+        thread::scope(|scope| {
+            scope.spawn(|| to_b.attend(b_ours.reader, |_| HostResponse::Done));
+            scope.spawn(|| to_c.attend(c_ours.reader, |_| HostResponse::Done));
+            let sent = scope.spawn(|| send(reports, Duration::from_secs(60)));
+            let heard = c.reader.receive();
+            answer(&c, heard);
+            let heard = b.reader.receive();
+            answer(&b, heard);
+            let taken = sent.join().unwrap();
+            let taken: Vec<&str> = taken.iter().map(|(host, _)| host.as_str()).collect();
+            assert_eq!(taken, ["b", "c"]);
+            links.iter().for_each(|link| link.end());
+        });
     }
 }
