@@ -140,14 +140,13 @@ fn matching(left: &[DeclaredGateway], target: &[DeclaredGateway]) -> usize {
 }
 
 impl Plan {
-    /// Gateways that are not to be as they are, or not in this order, are disconnected, unless they
-    /// end with their domain's or their node's membership.
+    /// Gateways that are not to be as they are are disconnected, unless they end with their domain's or
+    /// their node's membership.
     fn disconnect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
         for name in present.gateways.keys() {
             let left = self.gateways_left(name, present, wanted, prune);
             let target = target_gateways(name, present, wanted, prune);
-            let stay = &target[..matching(&left, &target)];
-            for gateway in left.into_iter().filter(|gateway| !stay.contains(gateway)) {
+            for gateway in left.into_iter().filter(|gateway| !target.contains(gateway)) {
                 self.take.push(Step::Disconnect {
                     domain: name.clone(),
                     node: gateway.node,
@@ -156,7 +155,9 @@ impl Plan {
         }
     }
 
-    /// Connects wanted gateways, and present ones that an earlier step ended unintentionally.
+    /// Connects wanted gateways, and present ones that an earlier step ended unintentionally. One of
+    /// another place in the order is disconnected before, at its turn: the domain always has gateways,
+    /// also if a new one fails.
     fn connect(&mut self, present: &Declaration, wanted: &Declaration, prune: bool) {
         let names = present.gateways.keys().chain(wanted.gateways.keys());
         for name in names.collect::<BTreeSet<_>>() {
@@ -164,6 +165,12 @@ impl Plan {
             let target = target_gateways(name, present, wanted, prune);
             let there = matching(&left, &target);
             for gateway in target.into_iter().skip(there) {
+                if left.contains(&gateway) {
+                    self.give.push(Step::Disconnect {
+                        domain: name.clone(),
+                        node: gateway.node,
+                    });
+                }
                 self.give.push(Step::Connect {
                     domain: name.clone(),
                     node: gateway.node,
