@@ -5,6 +5,7 @@
 //! knows the other by its public key, and the pre-shared key is of no use in that name.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use toroid_model::directory::{Directory, Domain};
 use toroid_model::host_key::PublicKey;
@@ -17,7 +18,7 @@ use crate::channel::SessionError;
 use crate::channel::handshake::Peer;
 
 /// Most hosts that are shown to wait for admission.
-const MAX_PENDING: usize = 256;
+pub(super) const MAX_PENDING: usize = 256;
 
 /// Result of a check of a connecting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,14 +119,11 @@ impl Cluster {
         let checked = check_name(directory, peer, host, self.admits_by_key(directory));
         let mut pending = self.pending.lock();
         match checked {
-            Ok(_) => _ = pending.remove(host),
-            // Of a bounded number of hosts, because the caller chooses the name.
+            Ok(_) => pending.remove(host),
             Err(_)
-                if !directory.is_admitted(host)
-                    && directory.host_by_key(&peer.key).is_none()
-                    && (pending.len() < MAX_PENDING || pending.contains_key(host)) =>
+                if !directory.is_admitted(host) && directory.host_by_key(&peer.key).is_none() =>
             {
-                pending.insert(host.into(), peer.key);
+                pending.note(host, peer.key, Instant::now());
             }
             Err(_) => {}
         }
@@ -172,7 +170,8 @@ impl Cluster {
 
     /// Adds to a description whether the host is admitted, and its key.
     pub(crate) fn describe_admission(&self, directory: &Directory, host: HostInfo) -> HostInfo {
-        let pending = self.pending.lock().get(&host.name).copied();
+        let now = Instant::now();
+        let pending = self.pending.lock().of(&host.name, now).copied();
         let own = (host.name == self.config.host).then(|| self.keys.lock().public());
         let keys = directory.keys_of(&host.name);
         let (admission, key) = match keys {

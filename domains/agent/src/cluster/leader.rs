@@ -121,7 +121,7 @@ impl Cluster {
                 "nothing was changed; see `toroid status` on the candidates, and try again",
             );
         };
-        let why = self.problems.of(&leader);
+        let why = self.problems.of(&leader, Instant::now());
         let why = why.unwrap_or_else(|| "it has not answered yet".into());
         let remedy = "nothing was changed; see to that host, because its agent holds the directory";
         unreachable(&leader, &why, remedy)

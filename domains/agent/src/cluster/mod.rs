@@ -29,6 +29,7 @@ pub(crate) mod link;
 pub(crate) mod moves;
 pub(crate) mod pages;
 pub(crate) mod problems;
+pub(crate) mod recent;
 pub(crate) mod revisions;
 pub(crate) mod tickets;
 pub(crate) mod unauthenticated;
@@ -65,6 +66,7 @@ use leader::LeaderLink;
 use link::{Link, NoAnswer, too_long};
 use moves::Moves;
 use problems::Problems;
+use recent::Recent;
 use tickets::Tickets;
 
 /// Time for a connection and a handshake with a host that may lead.
@@ -101,7 +103,7 @@ pub(crate) struct Cluster {
     /// Sessions of other hosts for tickets only.
     pub(crate) incoming: Mutex<Vec<Arc<Link>>>,
     /// Keys that other hosts have shown without being admitted.
-    pub(crate) pending: Mutex<BTreeMap<String, PublicKey>>,
+    pub(crate) pending: Mutex<Recent<PublicKey>>,
     /// Locked while this host's key pair changes.
     pub(crate) rotation: Mutex<()>,
     pub(crate) tickets: Tickets,
@@ -157,7 +159,7 @@ impl Cluster {
             came: Condvar::new(),
             peers: Mutex::default(),
             incoming: Mutex::default(),
-            pending: Mutex::default(),
+            pending: Mutex::new(Recent::new(admission::MAX_PENDING)),
             rotation: Mutex::default(),
             tickets,
             addresses: Addresses::default(),
@@ -299,8 +301,9 @@ impl Cluster {
         let mut hosts: BTreeSet<String> = directory.host_keys().keys().cloned().collect();
         hosts.extend(directory.hosts().keys().cloned());
         hosts.extend(config.hosts.keys().chain([&config.host]).cloned());
-        hosts.extend(self.pending.lock().keys().cloned());
-        hosts.extend(self.problems.refused(Instant::now()));
+        let now = Instant::now();
+        hosts.extend(self.pending.lock().hosts(now));
+        hosts.extend(self.problems.refused(now));
         let double = directory.hosts_at_one_address();
         let describe = |host: &String| {
             let double = double.get(host.as_str()).copied();
@@ -343,7 +346,7 @@ impl Cluster {
             key: None,
             problem: self
                 .problems
-                .of(host)
+                .of(host, Instant::now())
                 .or_else(|| self.address_problem(host, double)),
         }
     }

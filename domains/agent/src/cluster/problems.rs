@@ -5,46 +5,55 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::recent::Recent;
+
 /// Reports about unauthenticated sides in each [`QUIET`] period.
 const MAX_UNAUTHENTICATED: usize = 64;
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Present problems, and the times of reports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Problems {
     /// Present problem of each host.
     hosts: Mutex<BTreeMap<String, String>>,
-    /// Problems of hosts that neither the directory nor the file has, and when they were noted last.
-    /// Their agents try again within seconds.
-    refused: Mutex<BTreeMap<String, (String, Instant)>>,
+    /// Problems of hosts that neither the directory nor the file has.
+    refused: Mutex<Recent<String>>,
     /// Times of reports about unauthenticated sides, by name or address and kind of problem.
     unauthenticated: Mutex<BTreeMap<(String, &'static str), Instant>>,
 }
 
+impl Default for Problems {
+    fn default() -> Self {
+        Problems {
+            hosts: Mutex::default(),
+            refused: Mutex::new(Recent::new(MAX_UNAUTHENTICATED)),
+            unauthenticated: Mutex::default(),
+        }
+    }
+}
+
 impl Problems {
     /// Present problem of a host.
-    pub(crate) fn of(&self, host: &str) -> Option<String> {
-        let refused = || self.refused.lock().get(host).map(|(what, _)| what.clone());
+    pub(crate) fn of(&self, host: &str, now: Instant) -> Option<String> {
+        let refused = || self.refused.lock().of(host, now).cloned();
         self.hosts.lock().get(host).cloned().or_else(refused)
     }
 
     /// Hosts that were refused lately, and that neither the directory nor the file has.
     pub(crate) fn refused(&self, now: Instant) -> Vec<String> {
-        let mut refused = self.refused.lock();
-        refused.retain(|_, (_, noted)| now.saturating_duration_since(*noted) < QUIET);
-        refused.keys().cloned().collect()
+        self.refused.lock().hosts(now)
     }
 
-    /// Notes a problem of such a host, if there are not too many. Returns whether it is new.
+    /// Notes a problem of such a host. Returns whether it is new.
     pub(crate) fn note_refused(&self, host: &str, problem: &str, now: Instant) -> bool {
-        let known = self.refused(now).len();
-        let mut refused = self.refused.lock();
-        let before = refused.get(host).map(|(what, _)| what.clone());
-        if before.is_none() && known >= MAX_UNAUTHENTICATED {
-            return false;
-        }
-        refused.insert(host.into(), (problem.into(), now));
+        let before = self.refused.lock().note(host, problem.into(), now);
         before.as_deref() != Some(problem)
+    }
+
+    /// Removes what such hosts were refused for: the directory has these now.
+    pub(crate) fn admit<'a>(&self, hosts: impl Iterator<Item = &'a str>) {
+        let mut refused = self.refused.lock();
+        hosts.for_each(|host| refused.remove(host));
     }
 
     /// Notes a problem of a host. Returns whether it is new.
@@ -87,7 +96,7 @@ mod tests {
         assert!(problems.note("b", "away") && !problems.note("b", "away"));
         assert!(problems.note("b", "other key"));
         problems.clear("b");
-        assert_eq!(problems.of("b"), None);
+        assert_eq!(problems.of("b", Instant::now()), None);
     }
 
     /// Anybody with the pre-shared key chooses names.
@@ -98,14 +107,17 @@ mod tests {
         assert!(problems.note_refused("d", "nodes of c", now));
         assert!(!problems.note_refused("d", "nodes of c", now));
         assert!(problems.note_refused("d", "another torus", now + QUIET / 2));
-        assert_eq!(problems.of("d").as_deref(), Some("another torus"));
+        let later = now + QUIET;
+        assert_eq!(problems.of("d", later).as_deref(), Some("another torus"));
         for n in 0..2 * MAX_UNAUTHENTICATED {
             problems.note_refused(&n.to_string(), "nodes of c", now);
         }
         assert_eq!(problems.refused(now).len(), MAX_UNAUTHENTICATED);
-        assert_eq!(problems.refused(now + QUIET), ["d"]);
-        problems.clear("d");
-        assert!(problems.refused(now + QUIET).is_empty() && problems.of("d").is_none());
+        assert_eq!(problems.refused(later), ["d"]);
+        // Such a host was once asked nothing for ever, although it had been admitted.
+        assert_eq!(problems.of("d", later + QUIET), None);
+        problems.admit(["c", "d"].into_iter());
+        assert!(problems.refused(later).is_empty() && problems.of("d", later).is_none());
     }
 
     /// Unauthenticated sides could once fill the log, because every text of theirs was new.

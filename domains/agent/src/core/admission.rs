@@ -57,10 +57,15 @@ impl Host {
         Ok(())
     }
 
-    /// Tells the driver which other hosts there are.
+    /// Notes which other hosts there are, and tells the driver.
     pub(crate) fn note_others(&self) {
-        if let (Some(cluster), Some(driver)) = (&self.cluster, &self.driver) {
-            driver.set_others(self.members.directory(|its| cluster.others_in(its)));
+        let Some(cluster) = &self.cluster else {
+            return;
+        };
+        let others = self.members.directory(|its| cluster.others_in(its));
+        cluster.problems.admit(others.iter().map(String::as_str));
+        if let Some(driver) = &self.driver {
+            driver.set_others(others);
         }
     }
 

@@ -111,7 +111,7 @@ impl Host {
         loop {
             let link = cluster.followers().get(to).cloned();
             let Some(link) = link.filter(|link| !link.has_ended()) else {
-                let problem = cluster.problems.of(to);
+                let problem = cluster.problems.of(to, Instant::now());
                 let problem = problem.unwrap_or_else(|| "it is not connected".into());
                 return Err(unreachable(to, &problem));
             };

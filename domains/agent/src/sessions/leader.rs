@@ -468,12 +468,13 @@ mod tests {
         for host in ["b", "c"] {
             let refusal = cluster.check_name(&directory, &peer(3), host).unwrap_err();
             assert!(refusal.remedy.contains("toroid host admit"), "{refusal}");
-            assert_eq!(cluster.pending.lock()[host], peer(3).key);
+            let now = Instant::now();
+            assert_eq!(cluster.pending.lock().of(host, now), Some(&peer(3).key));
         }
         directory.set_host_keys("b", vec![PublicKey([3; 32])]);
         let entry = cluster.check_name(&directory, &peer(3), "b").unwrap();
         assert_eq!(entry, Entry::Admitted);
-        assert!(!cluster.pending.lock().contains_key("b"));
+        assert_eq!(cluster.pending.lock().hosts(Instant::now()), ["c"]);
     }
 
     /// A follower whose session broke just before its welcome was once locked out for ever.

@@ -63,7 +63,8 @@ pub(super) fn ask_all(
     let (answers, received) = mpsc::channel();
     for other in others {
         // A host with a problem would not answer.
-        if other == cluster.config.host || cluster.problems.of(&other).is_some() {
+        let problem = cluster.problems.of(&other, Instant::now());
+        if other == cluster.config.host || problem.is_some() {
             continue;
         }
         let (host, answers, request) = (Arc::clone(host), answers.clone(), request.clone());
