@@ -132,7 +132,7 @@ impl Listener {
 
 /// Most sessions with a proven key, with the present number of hosts.
 fn most_sessions(host: &Host, cluster: &Cluster) -> usize {
-    let admitted = host.members.directory(|its| its.host_keys().len());
+    let admitted = host.members.directory(|its| its.admitted().count());
     MORE_SESSIONS + 2 * admitted.max(cluster.config.hosts.len())
 }
 

@@ -142,7 +142,7 @@ fn encryption(status: &Status) -> Option<Finding> {
 fn hosts(status: &Status) -> Option<Finding> {
     let check = "hosts";
     let others = || {
-        let all = status.hosts.iter();
+        let all = super::status::present(&status.hosts);
         all.filter(|host| host.state != HostState::Here)
     };
     let problem = |host: &HostInfo| match (&host.problem, &host.address, host.admission) {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use toroid_model::hosts::{Encryption, Provider};
-use toroid_model::info::{HostInfo, Limits, Status as Info};
+use toroid_model::info::{HostAdmission, HostInfo, Limits, Status as Info};
 
 use super::{DONE, Run, Session};
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ pub(crate) fn print(status: &Info, show: Show) {
     let here = if status.hosts.is_empty() { "" } else { " here" };
     let nodes = count(status.nodes, "node");
     line!("torus      {x}x{y}x{z}, {nodes}{here}");
-    for host in &status.hosts {
+    for host in present(&status.hosts) {
         print_host(host);
     }
     if let Some(etcd) = &status.etcd {
@@ -103,6 +103,12 @@ pub(super) fn encryption(status: &Info) -> Option<String> {
     })
 }
 
+/// Hosts without those that were removed, which `toroid host ls` shows.
+pub(super) fn present(hosts: &[HostInfo]) -> impl Iterator<Item = &HostInfo> {
+    let is_present = |host: &&HostInfo| host.admission != HostAdmission::Removed;
+    hosts.iter().filter(is_present)
+}
+
 fn print_host(host: &HostInfo) {
     let HostInfo {
         name,
@@ -126,4 +132,22 @@ fn print_host(host: &HostInfo) {
     let address = address.as_ref();
     let address = address.map_or("no address".into(), |address| format!("at {address}"));
     line!("host       {name} {address}, {state}{directory}{frames}{problem}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was once away in `toroid status` for ever, and healthy in `toroid doctor`.
+    #[test]
+    fn a_removed_host_is_not_present() {
+        let hosts = r#"[
+            {"name": "a", "directory": true, "state": "here", "admission": "admitted"},
+            {"name": "b", "directory": false, "state": "away", "admission": "removed"},
+            {"name": "c", "directory": false, "state": "away", "admission": "pending"}
+        ]"#;
+        let hosts: Vec<HostInfo> = serde_json::from_str(hosts).unwrap();
+        let names: Vec<&str> = present(&hosts).map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
+    }
 }
