@@ -165,6 +165,19 @@ fn check(cluster: &Cluster, directory: &Directory, to: &str) -> Result<BTreeSet<
                       and start it again: `toroid up --config FILE`";
         return refuse(RefusalKind::Invalid, message, remedy);
     }
+    let is_there = |host: &str| host == config.host || directory.is_admitted(host);
+    let candidates = file.candidates.iter().map(String::as_str);
+    let unknown: Vec<&str> = candidates.filter(|host| !is_there(host)).collect();
+    if !unknown.is_empty() {
+        let names = unknown.join(", ");
+        let message = format!(
+            "the file of host {} names candidates that are not admitted: {names}",
+            config.host
+        );
+        let remedy = "start their agents, and see `toroid host ls`; or correct `candidates`, kill \
+                      this agent (`kill -9`), and start it again: `toroid up --config FILE`";
+        return refuse(RefusalKind::NotFound, message, remedy);
+    }
     Ok(file.candidates.clone())
 }
 
@@ -263,6 +276,7 @@ mod tests {
     use toroid_model::directory::Wanted;
     use toroid_model::directory::revision::FabricId;
     use toroid_model::host_key::PublicKey;
+    use toroid_model::hosts::etcd::EtcdConfig;
 
     use super::*;
     use crate::cluster::tests::cluster;
@@ -359,6 +373,18 @@ mod tests {
         refused(&cluster, "b", "knows no host b");
         refused(&cluster, ETCD, "add its [etcd]");
         assert!(check(&cluster, "c").unwrap().is_empty());
+        cluster.file.etcd = Some(EtcdConfig {
+            endpoints: vec!["http://10.0.0.1:2379".into()],
+            prefix: "/toroid".into(),
+            ca: None,
+            cert: None,
+            key: None,
+        });
+        cluster.file.candidates = ["a", "c", "z"].map(str::to_owned).into();
+        refused(&cluster, ETCD, "are not admitted: z");
+        cluster.file.candidates.remove("z");
+        let candidates = check(&cluster, ETCD).unwrap();
+        assert_eq!(candidates, cluster.file.candidates);
         cluster.config.directory = ETCD.into();
         refused(&cluster, ETCD, "on etcd already");
         // Back to this host's own files.
