@@ -51,7 +51,7 @@ use toroid_fabric::Torus;
 
 use crate::as_text;
 use crate::directory::moved::Moved;
-use crate::host_address::check_address;
+use crate::host_address::{canonical, check_address};
 use crate::rdma::Rdma;
 use crate::settings::{Lines, Problem};
 use etcd::EtcdConfig;
@@ -172,8 +172,7 @@ pub struct ConfigFile {
 impl HostConfig {
     /// Address that it tells the other hosts, if they can reach one.
     pub fn told_address(&self) -> Option<SocketAddr> {
-        let mut address = self.address.unwrap_or(self.listen);
-        address.set_ip(address.ip().to_canonical());
+        let address = canonical(self.address.unwrap_or(self.listen));
         check_address(address).is_ok().then_some(address)
     }
 

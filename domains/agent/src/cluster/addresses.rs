@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use toroid_model::directory::Directory;
 use toroid_model::directory::moved::Moved;
+use toroid_model::directory::{Directory, DirectoryError};
 use toroid_model::refusal::{Refusal, RefusalKind};
 
 use super::Cluster;
@@ -154,13 +154,22 @@ impl Cluster {
     }
 }
 
-/// Enters the address that a host has told. Returns the problem of a bad one, for which the host keeps
-/// its former address: an address is a hint, and no reason to refuse the host.
+/// Enters the address that a host has told in a session `from` another address. Returns the problem of
+/// a bad one, for which the host keeps its former address: an address is a hint, and no reason to
+/// refuse the host.
 pub(crate) fn enter_told(
     directory: &mut Directory,
     host: &str,
     address: SocketAddr,
+    from: SocketAddr,
 ) -> Option<String> {
+    let is_local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+    if is_local(address) && !is_local(from) {
+        // Between the hosts of one machine it is right.
+        let (host, why) = (host.into(), "is of its own machine only");
+        let error = DirectoryError::BadAddress { host, address, why };
+        return Some(Refusal::from(error).to_string());
+    }
     let refusal = directory
         .tell_address(host, address)
         .err()
@@ -255,8 +264,9 @@ mod tests {
         let cluster = cluster();
         let mut directory = Directory::new("2x1x1".parse().unwrap());
         let good = at("10.0.0.2:7470");
-        assert_eq!(enter_told(&mut directory, "b", good), None);
-        let problem = enter_told(&mut directory, "b", at("0.0.0.0:7470")).unwrap();
+        let from = at("10.0.0.2:55555");
+        assert_eq!(enter_told(&mut directory, "b", good, from), None);
+        let problem = enter_told(&mut directory, "b", at("0.0.0.0:7470"), from).unwrap();
         assert!(problem.contains("names all interfaces"), "{problem}");
         assert!(problem.contains("write `address`"), "{problem}");
         assert_eq!(directory.address_of("b"), Some(good));
@@ -265,11 +275,23 @@ mod tests {
         cluster.addresses.note_refused("b", None);
         assert_eq!(cluster.address_problem("b", None), None);
 
-        assert_eq!(enter_told(&mut directory, "c", good), None);
+        assert_eq!(enter_told(&mut directory, "c", good, from), None);
         let all = cluster.describe(&directory);
         let b = all.iter().find(|host| host.name == "b").unwrap();
         let problem = b.problem.as_deref().unwrap();
         assert!(problem.contains("is also that of host c"), "{problem}");
+    }
+
+    #[test]
+    fn an_address_of_its_own_machine_is_good_for_hosts_of_one_machine_only() {
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        for own in ["127.0.0.1:7470", "[::1]:7470", "[::ffff:127.0.0.1]:7470"] {
+            let mut tell = |from| enter_told(&mut directory, "b", at(own), at(from));
+            let problem = tell("10.0.0.2:55555").unwrap();
+            assert!(problem.contains("is of its own machine only"), "{problem}");
+            assert_eq!(tell("127.0.0.1:55555"), None);
+            assert_eq!(tell("[::ffff:127.0.0.1]:55555"), None);
+        }
     }
 
     #[test]

@@ -33,11 +33,12 @@ use crate::core::offers;
 use crate::core::once::Asked;
 use crate::threads;
 
-/// Serves a session of a host that has proven a key, to its end.
+/// Serves a session of a host that has proven a key, to its end. It came `from` an address.
 pub(crate) fn receive(
     host: &Arc<Host>,
     cluster: &Arc<Cluster>,
     mut session: Session,
+    from: SocketAddr,
 ) -> Result<(), SessionError> {
     let deadline = Instant::now() + HANDSHAKE;
     let hello = loop {
@@ -121,7 +122,13 @@ pub(crate) fn receive(
         });
         return Ok(());
     };
-    match admit_follower(cluster, host, &link, (&hello, &claim), &session.peer) {
+    match admit_follower(
+        cluster,
+        host,
+        &link,
+        (&hello, &claim),
+        (&session.peer, from),
+    ) {
         Ok((place, updates)) => lead(host, cluster, (&place, updates), hello, session),
         Err(refusal) => refuse(host, cluster, &hello, session, refusal),
     }
@@ -300,7 +307,7 @@ fn admit_follower<'a>(
     host: &Host,
     link: &'a Arc<Link>,
     (hello, claim): (&Hello, &Claim),
-    peer: &Peer,
+    (peer, from): (&Peer, SocketAddr),
 ) -> Result<(Place<'a>, Updates), Refusal> {
     let name = &link.host;
     let _turn = host.changes.take(Actor::Administrator(host.identity.uid))?;
@@ -331,7 +338,7 @@ fn admit_follower<'a>(
         }
         directory.claim(name, &nodes)?;
         name_nodes(directory, &nodes, &claim.aliases);
-        Ok(enter_told(directory, name, claim.address))
+        Ok(enter_told(directory, name, claim.address, from))
     })?;
     let now = host.members.directory(Directory::clone);
     host.tell_moved(&now, &now.moved_since(&before));

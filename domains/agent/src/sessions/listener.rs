@@ -119,7 +119,7 @@ impl Listener {
                 })
                 .and_then(|session| {
                     let limit = most_sessions(&host, &cluster);
-                    sessions.count(limit, || leader::receive(&host, &cluster, session))
+                    sessions.count(limit, || leader::receive(&host, &cluster, session, address))
                 });
             if let Err(error) = received {
                 host.note_unauthenticated(&cluster, address, &error);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::{Directory, DirectoryError};
-use crate::host_address::check_address;
+use crate::host_address::{canonical, check_address};
 use crate::names::is_host_name;
 
 impl Directory {
@@ -25,6 +25,7 @@ impl Directory {
     /// # Errors
     /// [`DirectoryError::BadAddress`]. The present address of the host is never refused.
     pub fn tell_address(&mut self, host: &str, address: SocketAddr) -> Result<(), DirectoryError> {
+        let address = canonical(address);
         if self.address_of(host) == Some(address) {
             return Ok(());
         }
@@ -113,7 +114,15 @@ mod tests {
     #[test]
     fn an_address_that_no_other_host_can_reach_is_refused() {
         let mut directory = Directory::new("2x2x1".parse().unwrap());
-        for bad in ["0.0.0.0:7470", "[::]:7470", "10.0.0.1:0", "224.0.0.1:7470"] {
+        let bad = [
+            "0.0.0.0:7470",
+            "[::]:7470",
+            "10.0.0.1:0",
+            "224.0.0.1:7470",
+            "[fe80::1]:7470",
+            "[fe80::1%2]:7470",
+        ];
+        for bad in bad {
             let refused = directory.tell_address("b", at(bad)).unwrap_err();
             assert!(
                 matches!(refused, DirectoryError::BadAddress { .. }),
@@ -121,5 +130,18 @@ mod tests {
             );
         }
         assert!(directory.host_addresses().is_empty());
+    }
+
+    /// One address in two forms once seemed to be two.
+    #[test]
+    fn an_address_has_one_form() {
+        let mut directory = Directory::new("2x2x1".parse().unwrap());
+        let mut tell = |host, address| directory.tell_address(host, at(address)).unwrap();
+        tell("b", "[::ffff:10.0.0.2]:7470");
+        tell("c", "[fd00::1%2]:7470");
+        tell("d", "10.0.0.2:7470");
+        assert_eq!(directory.address_of("b"), Some(at("10.0.0.2:7470")));
+        assert_eq!(directory.address_of("c"), Some(at("[fd00::1]:7470")));
+        assert_eq!(directory.hosts_at_one_address()["d"], "b");
     }
 }
