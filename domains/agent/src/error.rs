@@ -131,7 +131,7 @@ pub enum AgentError {
     TooManyNodes {
         /// Number of nodes.
         nodes: u32,
-        /// The host, or one host alone.
+        /// `host NAME`, or `one host` if there are no others.
         hosts: String,
     },
     /// Existing nodes have TAPs, and no more can be made.

@@ -132,12 +132,21 @@ impl Cluster {
     }
 
     /// Connects to the address that a follower has told, unless this host's file has another one.
-    /// Returns the problem, if it is new. Other hosts may reach the address nevertheless.
-    pub(crate) fn check_told(&self, host: &str, address: SocketAddr) -> Option<String> {
+    /// Returns the problem, if it is new and the directory still has the address then. Other hosts may
+    /// reach the address nevertheless.
+    pub(crate) fn check_told(
+        &self,
+        host: &str,
+        address: SocketAddr,
+        is_present: impl FnOnce() -> bool,
+    ) -> Option<String> {
         if self.config.hosts.contains_key(host) {
             return None;
         }
         let result = TcpStream::connect_timeout(&address, CHECK);
+        if !is_present() {
+            return None;
+        }
         let mut useless = self.addresses.useless.lock();
         let Err(error) = result else {
             useless.remove(host);
@@ -299,18 +308,18 @@ mod tests {
         let cluster = cluster();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(cluster.check_told("c", address), None);
+        assert_eq!(cluster.check_told("c", address, || true), None);
         drop(listener);
-        let problem = cluster.check_told("c", address).unwrap();
+        let problem = cluster.check_told("c", address, || true).unwrap();
         let words = format!("cannot reach its address {address}: ");
         assert!(problem.contains(&words), "{problem}");
         assert!(problem.contains("write `address` in the file of host c"));
         assert_eq!(cluster.address_problem("c", None), Some(problem));
-        assert_eq!(cluster.check_told("c", address), None);
+        assert_eq!(cluster.check_told("c", address, || true), None);
         let _listener = TcpListener::bind(address).unwrap();
-        assert_eq!(cluster.check_told("c", address), None);
+        assert_eq!(cluster.check_told("c", address, || true), None);
         assert_eq!(cluster.address_problem("c", None), None);
         // The file has an address of b that is good here.
-        assert_eq!(cluster.check_told("b", at("127.0.0.1:1")), None);
+        assert_eq!(cluster.check_told("b", at("127.0.0.1:1"), || true), None);
     }
 }

@@ -198,11 +198,13 @@ fn lead(
     if let Some(claim) = &hello.follows {
         let (host, cluster, name) = (Arc::clone(host), Arc::clone(cluster), name.clone());
         let address = claim.address;
-        threads::start(move || {
-            if let Some(problem) = cluster.check_told(&name, address) {
+        // The session does not need it.
+        let _ = threads::start(move || {
+            let is_present = || host.members.directory(|d| d.address_of(&name)) == Some(address);
+            if let Some(problem) = cluster.check_told(&name, address, is_present) {
                 host.tell_problem(&name, &problem);
             }
-        })?;
+        });
     }
     let (served, known) = (Arc::clone(host), Arc::clone(cluster));
     let needs = place.entry.needs();

@@ -115,8 +115,8 @@ impl DataDir {
     }
 
     /// Does the same for one host of several, or a single one. A leader that the file names first
-    /// enters its own nodes and begins a term; from
-    /// then on its changes are published. An elected leader begins [later](super::lead).
+    /// enters its own nodes and begins a term; from then on its changes are published. An elected leader
+    /// begins [later](super::lead).
     pub(super) fn directory_among(
         &self,
         torus: Option<Torus>,

@@ -129,7 +129,7 @@ fn the_largest_fabric_has_4096_hosts() {
     assert!(problem.message.contains("let fewer hosts"), "{problem}");
 }
 
-/// How many hosts there are, a file does not say.
+/// A file does not say how many hosts exist.
 #[test]
 fn a_host_carries_1024_nodes_and_no_more() {
     let most = parse(&with_hosts(2, "64x17x1", "*,0-15,0")).unwrap();
