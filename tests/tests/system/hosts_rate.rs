@@ -80,7 +80,8 @@ fn frames_of_a_limited_member_keep_to_its_rate_and_others_pass_it() {
     limit(a, LOWEST);
     let server = iperf3_server(&b.agent, PEER);
     let name = PEER.replace(',', "-") + ".blue";
-    let mut slow = a.agent.spawn(LIMITED, &format!("iperf3 -c {name} -n 8M"));
+    let command = format!("iperf3 --forceflush -c {name} -n 8M");
+    let mut slow = a.agent.spawn(LIMITED, &command);
     eventually("the slow stream begins", || {
         slow.so_far().contains("connected to")
     });
