@@ -173,6 +173,7 @@ fn a_terminal_is_that_of_the_far_node() {
         // More than any buffer between it and us, then its end.
         terminal.types("seq 200000; exit 5\n");
         assert_eq!(shell.wait(), 5);
+        terminal.shows("\r\n200000\r\n");
         let text = terminal.text();
         let last = text.lines().filter(|line| *line == "200000").count();
         assert_eq!(last, 1, "{}", &text[text.len().saturating_sub(200)..]);
