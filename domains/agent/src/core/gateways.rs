@@ -199,7 +199,7 @@ impl Host {
             };
             ours.map(connection).collect::<Vec<_>>()
         };
-        directory.domains().flat_map(of).collect()
+        directory.connected_domains().flat_map(of).collect()
     }
 
     /// Checks that the kernel has the member's interface, if it is to translate addresses.

@@ -20,19 +20,29 @@ struct Seen {
     ways: Ways,
 }
 
-impl Seen {
-    /// Whether members of a domain may have other routes since. A domain that has lost gateways
-    /// counts as well: at the last look, its members may have been led by the former ones.
-    fn differs(&self, domain: &Domain, ways: &Ways) -> bool {
-        let before = self.directory.domain_by_id(domain.id.into());
-        let Some(before) = before else {
-            return true;
-        };
-        // Directories share unchanged domains.
-        let is_changed = !ptr::eq(before, domain);
-        let has_some = !before.gateways.is_empty() || !domain.gateways.is_empty();
-        has_some && (is_changed || self.ways.ranks(domain) != ways.ranks(domain))
-    }
+/// Domains whose members may have other routes since the last look. A domain that has lost gateways
+/// counts as well: its members may have been led by the former ones.
+fn differing<'d>(
+    last: Option<&Seen>,
+    directory: &'d Directory,
+    ways: &Ways,
+) -> impl Iterator<Item = &'d Domain> {
+    let former = last.into_iter();
+    let former = former.flat_map(|last| last.directory.connected_domains());
+    let former = former.filter_map(|former| directory.domain_by_id(former.id.into()));
+    let lost = former.filter(|domain| domain.gateways.is_empty());
+    directory
+        .connected_domains()
+        .chain(lost)
+        .filter(move |domain| {
+            let seen = |last: &Seen| {
+                let before = last.directory.domain_by_id(domain.id.into());
+                // Directories share unchanged domains.
+                before.is_some_and(|before| ptr::eq(before, *domain))
+                    && last.ways.ranks(domain) == ways.ranks(domain)
+            };
+            !last.is_some_and(seen)
+        })
 }
 
 impl Host {
@@ -48,7 +58,7 @@ impl Host {
     fn choose_ways(&self, last: &mut Option<Seen>) -> Option<Instant> {
         let directory = self.members.directory(Directory::clone);
         let is_chosen = |its: &&Domain| its.gateways.len() > 1 && self.has_members(its);
-        let several = || directory.domains().filter(is_chosen);
+        let several = || directory.connected_domains().filter(is_chosen);
         let gateways = |domain: &Domain| -> Vec<_> {
             let sight = |gateway| {
                 let (sight, _) = self.sight(&directory, domain, gateway);
@@ -60,8 +70,7 @@ impl Host {
         let ([given_up, used_again], next) = self.gateways.look(&all, Instant::now());
         let ways = self.gateways.ways().clone();
         let before = last.as_ref();
-        let differs = |domain: &&Domain| before.is_none_or(|last| last.differs(domain, &ways));
-        let differing = directory.domains().filter(differs);
+        let differing = differing(before, &directory, &ways);
         let led = differing.flat_map(|domain| self.lead_here(domain.id));
         self.await_routes(&led.collect());
         for domain in several() {
@@ -198,30 +207,9 @@ pub(crate) fn watch(host: &Arc<Host>) {
 #[cfg(test)]
 mod tests {
     use toroid_fabric::NodeId;
-    use toroid_model::directory::{Wanted, full_members};
-    use toroid_model::gateway::GatewayKind;
 
     use super::*;
-
-    /// A directory with domain `blue` of nodes 0 to 3, with gateways at 1 and 2.
-    fn directory() -> Directory {
-        let mut directory = Directory::new("4x1x1".parse().unwrap());
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members((0..4).map(NodeId)),
-            ..Wanted::default()
-        };
-        directory.create(wanted).unwrap();
-        for node in [1, 2] {
-            let gateway = Gateway {
-                node: NodeId(node),
-                uplink: format!("eth{node}"),
-                kind: GatewayKind::Nat,
-            };
-            directory.add_gateway("blue", gateway).unwrap();
-        }
-        directory
-    }
+    use crate::net::gateways::tests::connected;
 
     fn seen(directory: &Directory) -> Seen {
         Seen {
@@ -230,32 +218,35 @@ mod tests {
         }
     }
 
+    fn differs(last: Option<&Seen>, directory: &Directory, ways: &Ways) -> bool {
+        differing(last, directory, ways).count() > 0
+    }
+
     /// Members were led to a removed gateway for good: the look had begun before the removal, and no
     /// later look heeded a domain with one gateway.
     #[test]
     fn members_of_a_domain_that_has_lost_gateways_are_led_again() {
-        let mut directory = directory();
-        let differs = |seen: &Seen, directory: &Directory| {
-            seen.differs(directory.domain("blue").unwrap(), &Ways::default())
-        };
+        let (mut directory, ways) = (connected(), Ways::default());
+        assert!(differs(None, &directory, &ways));
         for node in [1, 2] {
             let before = seen(&directory);
-            assert!(!differs(&before, &directory));
+            assert!(!differs(Some(&before), &directory, &ways));
             directory.remove_gateway("blue", NodeId(node)).unwrap();
-            assert!(differs(&before, &directory));
+            assert!(differs(Some(&before), &directory, &ways));
         }
         let before = seen(&directory);
         directory.set("blue", Some(true), None, None).unwrap();
-        assert!(!differs(&before, &directory), "it has no gateways");
+        let differs = differs(Some(&before), &directory, &ways);
+        assert!(!differs, "it has no gateways");
     }
 
     #[test]
     fn members_are_led_again_after_another_choice() {
-        let directory = directory();
+        let directory = connected();
         let blue = directory.domain("blue").unwrap();
         let id = GatewayId::of(blue, &blue.gateways[0]);
         let mut ways = Ways::default();
         ways.look(&BTreeMap::from([(id, Sight::Fails)]), Instant::now());
-        assert!(seen(&directory).differs(blue, &ways));
+        assert!(differs(Some(&seen(&directory)), &directory, &ways));
     }
 }

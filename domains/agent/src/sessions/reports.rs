@@ -213,7 +213,7 @@ impl Host {
     fn gateway_reports(&self, ours: &str) -> BTreeMap<String, Vec<GatewayProblem>> {
         let directory = self.members.directory(Directory::clone);
         let mut reports: BTreeMap<String, Vec<GatewayProblem>> = BTreeMap::new();
-        for domain in directory.domains() {
+        for domain in directory.connected_domains() {
             let gateways = domain.gateways.iter();
             let mut here = gateways
                 .filter(|gateway| self.node(gateway.node).is_some())
@@ -254,46 +254,31 @@ fn hosts_of<'d>(directory: &'d Directory, domain: &Domain) -> BTreeSet<&'d str> 
 mod tests {
     use std::thread;
 
-    use toroid_model::directory::{Wanted, full_members};
-    use toroid_model::gateway::{Gateway, GatewayKind};
     use toroid_protocol::hosts::HostMessage;
 
     use super::*;
     use crate::channel::SessionError;
     use crate::channel::secure::Session;
     use crate::cluster::link::tests::sessions;
+    use crate::net::gateways::tests::connected;
 
     #[test]
     fn a_host_reports_on_its_own_gateways_alone_and_in_short() {
-        let mut directory = Directory::new("3x1x1".parse().unwrap());
-        for (host, nodes) in [("a", [0].as_slice()), ("b", &[1, 2])] {
-            let nodes = nodes.iter().copied().map(NodeId).collect();
-            directory.claim(host, &nodes).unwrap();
+        let mut directory = connected();
+        for (host, nodes) in [("a", [0, 1]), ("b", [2, 3])] {
+            directory.claim(host, &nodes.map(NodeId).into()).unwrap();
         }
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members((0..3).map(NodeId)),
-            ..Wanted::default()
-        };
-        let domain = directory.create(wanted).unwrap().domain.id;
-        for node in [0, 1] {
-            let gateway = Gateway {
-                node: NodeId(node),
-                uplink: "eth1".into(),
-                kind: GatewayKind::Nat,
-            };
-            directory.add_gateway("blue", gateway).unwrap();
-        }
+        let domain = directory.domain("blue").unwrap().id;
         let report = |domain, node| GatewayProblem {
             domain,
             node,
             problem: "\x1b[2J".repeat(100),
         };
         // A gateway of another host, no gateway, no domain, and no node.
-        let others = [(domain, 0), (domain, 2), (domain + 1, 1), (domain, 9)];
-        let all = others.into_iter().chain([(domain, 1)]);
+        let others = [(domain, 1), (domain, 3), (domain + 1, 2), (domain, 9)];
+        let all = others.into_iter().chain([(domain, 2)]);
         let all = all.map(|(domain, node)| report(domain, node)).collect();
-        let node = NodeId(1);
+        let node = NodeId(2);
         let text = "\\u{1b}[2J".repeat(50);
         let expected = BTreeMap::from([(GatewayId { domain, node }, text)]);
         assert_eq!(known(&directory, "b", all), expected);

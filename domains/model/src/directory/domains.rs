@@ -21,6 +21,8 @@ pub(super) struct Domains {
     by_node: SharedMap<(NodeId, Arc<str>), ()>,
     /// Names of those with a fence.
     fenced: SharedMap<Arc<str>, ()>,
+    /// Names of those with gateways.
+    connected: SharedMap<Arc<str>, ()>,
 }
 
 /// A domain that differs between two versions, or is only in one of them.
@@ -60,6 +62,13 @@ impl Domains {
     /// Domains with a fence, in order of names.
     pub(super) fn fenced(&self) -> impl Iterator<Item = &Domain> {
         self.fenced.iter().filter_map(|(name, ())| self.get(name))
+    }
+
+    /// Domains with gateways, in order of names.
+    pub(super) fn connected(&self) -> impl Iterator<Item = &Domain> {
+        self.connected
+            .iter()
+            .filter_map(|(name, ())| self.get(name))
     }
 
     /// A domain that has an address of this subnet.
@@ -118,10 +127,15 @@ impl Domains {
         for node in old.iter().flat_map(|old| old.members.keys()).filter(left) {
             self.by_node.remove(&(*node, Arc::clone(&name)));
         }
-        if domain.fence.is_some() {
-            self.fenced.insert(Arc::clone(&name), ());
-        } else {
-            self.fenced.remove(&name);
+        for (index, has) in [
+            (&mut self.fenced, domain.fence.is_some()),
+            (&mut self.connected, !domain.gateways.is_empty()),
+        ] {
+            if has {
+                index.insert(Arc::clone(&name), ());
+            } else {
+                index.remove(&name);
+            }
         }
         let subnet = domain.subnet;
         self.by_name.insert(name, Arc::new(domain));
@@ -139,6 +153,7 @@ impl Domains {
         self.by_id.remove(&domain.id);
         self.by_subnet.remove(&domain.subnet.base().to_bits());
         self.fenced.remove(&name);
+        self.connected.remove(&name);
         for node in domain.members.keys() {
             self.by_node.remove(&(*node, Arc::clone(&name)));
         }

@@ -10,6 +10,11 @@ use crate::names::is_uplink_name;
 pub const MAX_GATEWAYS: usize = 8;
 
 impl Directory {
+    /// Domains with gateways.
+    pub fn connected_domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.connected()
+    }
+
     /// Connects a domain to the outside. Members prefer its earlier gateways.
     ///
     /// # Errors
@@ -45,7 +50,7 @@ impl Directory {
         if domain.gateways.len() >= MAX_GATEWAYS {
             return Err(DirectoryError::TooManyGateways(name.into()));
         }
-        let present = self.domains().flat_map(|other| {
+        let present = self.connected_domains().flat_map(|other| {
             let gateways = other.gateways.iter();
             gateways.map(move |present| (other, present))
         });
@@ -140,6 +145,25 @@ mod tests {
         // The records keep the order.
         let read = Directory::from_records(&directory.records()).unwrap();
         assert_eq!(at(&read, "blue"), [1, 5]);
+    }
+
+    #[test]
+    fn domains_with_gateways_are_found_among_all() {
+        let mut directory = directory();
+        let connected = |directory: &Directory| -> Vec<String> {
+            let connected = directory.connected_domains();
+            connected.map(|domain| domain.name.clone()).collect()
+        };
+        assert!(connected(&directory).is_empty());
+        directory.add_gateway("blue", nat(5)).unwrap();
+        directory.add_gateway("red", nat(1)).unwrap();
+        assert_eq!(connected(&directory), ["blue", "red"]);
+        let read = Directory::from_records(&directory.records()).unwrap();
+        assert_eq!(connected(&read), ["blue", "red"]);
+        directory.shrink("blue", &nodes(&[5])).unwrap();
+        assert_eq!(connected(&directory), ["red"]);
+        directory.remove("red").unwrap();
+        assert!(connected(&directory).is_empty());
     }
 
     #[test]

@@ -267,3 +267,30 @@ impl State {
         self.journal.remove(id)
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use toroid_model::directory::{Directory, Wanted, full_members};
+
+    use super::*;
+
+    /// A directory with domain `blue` of nodes 0 to 3, with gateways at 1 and 2.
+    pub(crate) fn connected() -> Directory {
+        let mut directory = Directory::new("4x1x1".parse().unwrap());
+        let wanted = Wanted {
+            name: "blue".into(),
+            members: full_members((0..4).map(NodeId)),
+            ..Wanted::default()
+        };
+        directory.create(wanted).unwrap();
+        for node in [1, 2] {
+            let gateway = Gateway {
+                node: NodeId(node),
+                uplink: format!("eth{node}"),
+                kind: GatewayKind::Nat,
+            };
+            directory.add_gateway("blue", gateway).unwrap();
+        }
+        directory
+    }
+}

@@ -143,30 +143,8 @@ fn next(standing: Option<Standing>, sight: Sight, now: Instant) -> Option<Standi
 
 #[cfg(test)]
 mod tests {
-    use toroid_model::directory::{Directory, Wanted, full_members};
-    use toroid_model::gateway::GatewayKind;
-
     use super::*;
-
-    /// A domain of nodes 0 to 3 with gateways at 1 and 2.
-    fn blue() -> Domain {
-        let mut directory = Directory::new("4x1x1".parse().unwrap());
-        let wanted = Wanted {
-            name: "blue".into(),
-            members: full_members((0..4).map(NodeId)),
-            ..Wanted::default()
-        };
-        directory.create(wanted).unwrap();
-        for node in [1, 2] {
-            let gateway = Gateway {
-                node: NodeId(node),
-                uplink: format!("eth{node}"),
-                kind: GatewayKind::Nat,
-            };
-            directory.add_gateway("blue", gateway).unwrap();
-        }
-        directory.domain("blue").unwrap().clone()
-    }
+    use crate::net::gateways::tests::connected;
 
     struct Look {
         blue: Domain,
@@ -177,7 +155,7 @@ mod tests {
     impl Look {
         fn new() -> Self {
             Look {
-                blue: blue(),
+                blue: connected().domain("blue").unwrap().clone(),
                 ways: Ways::default(),
                 now: Instant::now(),
             }
