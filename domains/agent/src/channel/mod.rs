@@ -56,9 +56,9 @@ pub enum SessionError {
     WrongKey,
     /// The other side is admitted with another key.
     #[error(
-        "it shows another key than the host of that name, {0}; if that host has lost its data, admit \
-         its new key on the leader (`toroid host admit --help`); if it is the leader, and that is its \
-         key, start this host with `--fresh`"
+        "it shows another key than the host of that name, {0}; the address may be wrong; if that host \
+         has lost its data, admit its new key on the leader (`toroid host admit --help`); if it is the \
+         leader, and that is its key, start this host with `--fresh`"
     )]
     OtherKey(PublicKey),
     /// This host's directory has no key of the other one, or it was removed.

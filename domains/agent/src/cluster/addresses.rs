@@ -212,6 +212,7 @@ mod tests {
     use std::net::TcpListener;
 
     use toroid_model::directory::revision::FabricId;
+    use toroid_model::host_key::PublicKey;
 
     use super::*;
     use crate::cluster::tests::cluster;
@@ -240,6 +241,23 @@ mod tests {
         next.tell_address("b", at("10.0.0.9:7470")).unwrap();
         let of_b = cluster.addresses_of("b", Some(&next));
         assert_eq!(of_b, [by_file, at("10.0.0.9:7470")]);
+    }
+
+    /// Only the last failure was named once, without its address.
+    #[test]
+    fn a_host_that_is_nowhere_is_said_to_be_at_none_of_its_addresses() {
+        let cluster = cluster();
+        let mut directory = Directory::new("2x1x1".parse().unwrap());
+        directory.set_host_keys("b", vec![PublicKey([2; 32])]);
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let told = closed.local_addr().unwrap();
+        drop(closed);
+        directory.tell_address("b", told).unwrap();
+        let error = cluster.dial("b", Some(&directory), None).map(drop);
+        let text = error.unwrap_err().to_string();
+        for address in ["127.0.0.1:1".to_owned(), told.to_string()] {
+            assert!(text.contains(&format!("at {address}: ")), "{text}");
+        }
     }
 
     #[test]

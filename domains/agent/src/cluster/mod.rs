@@ -185,20 +185,21 @@ impl Cluster {
         if known.is_some_and(<[_]>::is_empty) {
             return Err(SessionError::NotAdmitted.into());
         }
-        let mut found = Err(CannotDial::Unknown(no_address(host, &self.config.host)));
+        let mut failed = Vec::new();
         for address in self.addresses_of(host, directory) {
-            found = self.dial_at(address, (host, known), directory, follows.clone());
-            match &found {
-                Err(CannotDial::Session(error)) => {
-                    tracing::debug!("host {host} at {address}: {error}")
-                }
-                _ => {
+            match self.dial_at(address, (host, known), directory, follows.clone()) {
+                Err(CannotDial::Session(error)) => failed.push((address, error)),
+                found => {
                     self.addresses.note(host, address);
-                    break;
+                    return found;
                 }
             }
         }
-        found
+        Err(if failed.is_empty() {
+            CannotDial::Unknown(no_address(host, &self.config.host))
+        } else {
+            CannotDial::Nowhere(failed)
+        })
     }
 
     fn dial_at(
@@ -392,11 +393,19 @@ pub(crate) enum CannotDial {
     Unknown(Refusal),
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// What failed at each address of the host.
+    #[error("{}", attempts(.0))]
+    Nowhere(Vec<(SocketAddr, SessionError)>),
     #[error("{0}")]
     Refused(Refusal),
     /// The other host follows, too, or the directory has moved from there.
     #[error("it does not lead")]
     NotLeader(Option<String>, Option<Box<Moved>>),
+}
+
+fn attempts(failed: &[(SocketAddr, SessionError)]) -> String {
+    let attempt = |(address, error): &(SocketAddr, SessionError)| format!("at {address}: {error}");
+    failed.iter().map(attempt).collect::<Vec<_>>().join("; ")
 }
 
 /// Makes the refusal for a host that cannot be reached.

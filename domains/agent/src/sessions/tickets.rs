@@ -146,7 +146,7 @@ impl Host {
         let found = cluster.dial(to, Some(&directory), follows.clone());
         let next = copy();
         let has_moved = directory.address_of(to) != next.address_of(to);
-        if matches!(found, Err(CannotDial::Session(_))) && has_moved {
+        if matches!(found, Err(CannotDial::Nowhere(_))) && has_moved {
             return cluster.dial(to, Some(&next), follows);
         }
         found
