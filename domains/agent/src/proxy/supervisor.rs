@@ -80,9 +80,10 @@ struct Rates {
 impl Rates {
     /// Sets the rates of a domain; returns whether the proxy does not have them.
     fn set(&mut self, partition: u32, rates: MemberRates) -> bool {
-        let before = match rates.is_empty() {
-            true => self.wanted.remove(&partition),
-            false => self.wanted.insert(partition, rates.clone()),
+        let before = if rates.is_empty() {
+            self.wanted.remove(&partition)
+        } else {
+            self.wanted.insert(partition, rates.clone())
         };
         if before.unwrap_or_default() != rates {
             self.unsettled.insert(partition);

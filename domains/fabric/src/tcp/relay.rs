@@ -60,8 +60,8 @@ pub trait Turns {
     /// Returns when some packets may be carried.
     fn await_turn(&self);
 
-    /// Charges a packet of so many bytes with its headers. `None` if it may be carried; otherwise nothing was charged, and the packet
-    /// is tried again after this time. By default no packet waits.
+    /// Charges a packet of so many bytes with its headers. `None` if it may be carried; otherwise
+    /// nothing was charged, and the packet is tried again after this time. By default no packet waits.
     fn take(&self, way: Way, bytes: usize) -> Option<Duration> {
         let _ = (way, bytes);
         None

@@ -126,16 +126,27 @@ pub fn serve(connection: impl Into<Connection>, regions: &impl Regions) -> Resul
     };
     loop {
         let executed = server.execute_received();
-        if executed == Ok(Err(Cut)) || server.send_all() == Err(Cut) {
+        if executed == Err(Stop::Cut) || server.send_all() == Err(Cut) {
             return Ok(());
         }
-        let _ = executed?;
+        if executed == Err(Stop::Malformed) {
+            return Err(Malformed);
+        }
         match server.stream.pull() {
             Ok(0) => server.stream.sleep(true, LONG),
             Ok(_) => {}
             Err(Cut) => return Ok(()),
         }
     }
+}
+
+/// Why no further request is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// The connection has ended.
+    Cut,
+    /// The other side has broken the protocol.
+    Malformed,
 }
 
 struct Server<'a, R> {
@@ -151,25 +162,23 @@ struct Server<'a, R> {
 
 impl<R: Regions> Server<'_, R> {
     /// Executes requests that were received completely, until the connection has ended.
-    fn execute_received(&mut self) -> Result<Result<(), Cut>, Malformed> {
+    fn execute_received(&mut self) -> Result<(), Stop> {
         loop {
             let incoming = self.stream.incoming();
             let Some((head, rest)) = incoming.split_first_chunk() else {
-                return Ok(Ok(()));
+                return Ok(());
             };
-            let request = Request::from_bytes(head)?;
+            let request = Request::from_bytes(head).map_err(|Malformed| Stop::Malformed)?;
             if rest.len() < request.data_len() {
-                return Ok(Ok(()));
+                return Ok(());
             }
             let bytes = Request::LEN + request.data_len() + request.wanted();
-            if self.await_rate(bytes) == Err(Cut) {
-                return Ok(Err(Cut));
-            }
+            self.await_rate(bytes).map_err(|Cut| Stop::Cut)?;
             self.regions.await_turn();
             self.execute(request);
             self.stream.consume(Request::LEN + request.data_len());
-            if self.stream.unsent() >= ENOUGH && self.send_all() == Err(Cut) {
-                return Ok(Err(Cut));
+            if self.stream.unsent() >= ENOUGH {
+                self.send_all().map_err(|Cut| Stop::Cut)?;
             }
         }
     }
