@@ -5,6 +5,7 @@ pub(crate) mod allocation;
 pub(crate) mod audit;
 pub(crate) mod base;
 pub(crate) mod changes;
+mod concerns;
 mod describe;
 pub(crate) mod fair_queue;
 mod fences;
