@@ -10,7 +10,7 @@ use tests::software::{bytes, goes_on, iperf3_server};
 use crate::hosts_gateways::{OUTSIDE, outside_of};
 
 /// Two hosts whose nodes, all four, are members of `blue`.
-fn blue() -> Hosts {
+pub(crate) fn blue() -> Hosts {
     let hosts = Hosts::up(2);
     let [a, b] = hosts.each();
     a.agent.domain("blue", &["*,*,0"]);

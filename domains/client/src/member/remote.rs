@@ -203,8 +203,8 @@ impl Connection {
         tcp::QueuePair::new(socket, peer, partition, depth, status)
     }
 
-    /// A channel of node `local`.
-    fn channel(self, local: NodeId, protocol: Protocol) -> io::Result<tcp::Channel> {
+    /// A channel of a process, which stays attached as long as it has the channel.
+    fn channel(self, of: &Member, protocol: Protocol) -> io::Result<tcp::Channel> {
         let check = LinkCheck {
             partition: self.partition,
             peer: self.peer,
@@ -219,7 +219,8 @@ impl Connection {
             membership,
             ..
         } = self;
-        tcp::Channel::open(socket, local, check, membership, status, None)
+        let keep = Some(Arc::clone(&of.control) as _);
+        tcp::Channel::open(socket, of.node, check, membership, status, keep)
     }
 }
 
@@ -237,7 +238,7 @@ impl Domain {
     ) -> io::Result<Channel> {
         #[cfg(feature = "verbs")]
         let rdma = connection.rdma.clone();
-        let channel = connection.channel(self.member.node, protocol)?;
+        let channel = connection.channel(&self.member, protocol)?;
         #[cfg(feature = "verbs")]
         if let Some(rdma) = rdma {
             let channel = failover::Channel::new(channel, self.resources(rdma), true)?;
