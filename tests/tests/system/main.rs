@@ -42,6 +42,7 @@ mod hosts_nemesis;
 mod hosts_rate;
 mod hosts_sealed;
 mod identity;
+mod interference;
 mod lifecycle;
 mod limits;
 mod link_bench;
