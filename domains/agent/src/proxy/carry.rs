@@ -4,11 +4,12 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use toroid_fabric::BusyPoll;
 use toroid_fabric::tcp::secure::{Incoming, Keys, RecordError, Sealing};
 use toroid_fabric::tcp::tune;
 use toroid_protocol::proxy::Carriage;
@@ -40,6 +41,7 @@ pub(super) fn carry(
     let keys = carriage.keys.as_ref().map(|SealKeys(keys)| keys);
     let (mut inward, mut outward) = (Direction::inward(keys), Direction::outward(keys));
     let (remote, local) = (remote.as_fd(), local.as_fd());
+    let (mut busy_poll, mut since) = (BusyPoll::default(), Instant::now());
     while !(inward.is_over && outward.is_over) {
         await_turn();
         let (came, went) = (inward.carry(remote, local), outward.carry(local, remote));
@@ -51,7 +53,18 @@ pub(super) fn carry(
                 return;
             }
         };
-        if has_moved || sleep(remote, local, &inward, &outward) {
+        if has_moved {
+            busy_poll.count_news();
+            since = Instant::now();
+            continue;
+        }
+        if inward.is_hungry() && outward.is_hungry() && busy_poll.keeps_polling(since) {
+            continue;
+        }
+        let has_slept = sleep(remote, local, &inward, &outward);
+        busy_poll.record_wait(since);
+        since = Instant::now();
+        if has_slept {
             continue;
         }
         if inward.has_ended || outward.has_ended || has_hung_up(remote) {

@@ -21,6 +21,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::secure::Connection;
 use super::stream::{Cut, Cutter, Stream};
 use super::wire::{End, Frame, Malformed};
+use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, MAX_PAYLOAD, PacketChannel, total_len};
 use crate::core::hold::Hold;
 use crate::core::link::{LinkCheck, LinkHeader};
@@ -99,6 +100,7 @@ pub struct Channel {
     wanted: Option<usize>,
     /// How the other side or the connection ended, if it has.
     end: Option<ChannelError>,
+    busy_poll: BusyPoll,
     /// Dropped with the channel.
     _guard: Option<DropGuard>,
 }
@@ -135,6 +137,7 @@ impl Channel {
             owed: 0,
             wanted: None,
             end: None,
+            busy_poll: BusyPoll::default(),
             _guard: guard,
         })
     }
@@ -502,10 +505,15 @@ impl PacketChannel for Channel {
     }
 
     fn wait(&mut self, timeout: Duration) {
-        self.pump();
-        self.give_credit();
-        if !self.has_news(true) {
-            self.stream.sleep(true, timeout);
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        let left = busy_poll.poll_until(since, timeout, || {
+            self.pump();
+            self.give_credit();
+            self.has_news(true)
+        });
+        if let Some(left) = left {
+            self.stream.sleep(true, left);
+            self.busy_poll.record_wait(since);
         }
     }
 

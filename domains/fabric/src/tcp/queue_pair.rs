@@ -240,7 +240,12 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
                 Ok(false) => self.await_bytes(REPLY_TIMEOUT),
                 Err(Cut) => {
                     // Replies that came before may tell more.
-                    while self.pull() && !self.stream.is_full() {}
+                    while self.broken.is_none() && !self.stream.is_full() {
+                        match self.stream.pull() {
+                            Ok(0) => break,
+                            pulled => self.take(pulled),
+                        }
+                    }
                     self.fail(OpError::Unreachable);
                 }
             }
@@ -259,28 +264,25 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
         }
     }
 
-    /// Takes replies; sleeps up to `timeout` if there are none.
+    /// Takes replies; waits up to `timeout` if there are none.
     pub(super) fn await_bytes(&mut self, timeout: Duration) {
-        if !self.pull() && self.broken.is_none() {
-            let left = REPLY_TIMEOUT.saturating_sub(self.silent.elapsed());
-            self.stream.sleep(true, timeout.min(left));
-            if !self.pull() && self.silent.elapsed() >= REPLY_TIMEOUT {
-                self.fail(OpError::Unreachable);
-            }
+        if self.broken.is_some() {
+            return;
+        }
+        let left = REPLY_TIMEOUT.saturating_sub(self.silent.elapsed());
+        match self.stream.pull_within(timeout.min(left)) {
+            Ok(0) if self.silent.elapsed() >= REPLY_TIMEOUT => self.fail(OpError::Unreachable),
+            pulled => self.take(pulled),
         }
     }
 
-    /// Takes received bytes; returns whether there were any.
-    fn pull(&mut self) -> bool {
-        if self.broken.is_some() {
-            return false;
-        }
-        match self.stream.pull() {
-            Ok(0) => false,
+    /// Takes what was pulled from the stream.
+    fn take(&mut self, pulled: Result<usize, Cut>) {
+        match pulled {
+            Ok(0) => {}
             Ok(_) => {
                 self.silent = Instant::now();
                 self.take_replies();
-                true
             }
             Err(Cut) => {
                 let has_fault = self.stream.has_fault();
@@ -289,7 +291,6 @@ impl<R: AsRegion<RemoteRegion>> QueuePair<R> {
                 } else {
                     OpError::Unreachable
                 });
-                false
             }
         }
     }

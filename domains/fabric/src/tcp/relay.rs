@@ -1,12 +1,13 @@
 //! Packets between a process of this host and one of another, carried from a connection to a channel
 //! of this host and back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::channel::{Channel, HEAD};
 use super::wire::End;
+use crate::core::busy_poll::BusyPoll;
 use crate::core::channel::{ChannelError, PacketChannel};
 use crate::core::hold::Hold;
 use crate::shm;
@@ -85,6 +86,7 @@ impl<F: Fn()> Turns for F {
 /// awaits its turn, which delays only later packets in this direction.
 pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, turns: &impl Turns) {
     let (mut inward, mut outward) = (Direction::default(), Direction::default());
+    let (mut busy_poll, mut since) = (BusyPoll::default(), Instant::now());
     loop {
         turns.await_turn();
         let (came, went) = (
@@ -99,12 +101,18 @@ pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, turns: &impl Tu
             // The drop tells the process of this host.
             (Carried::SourceEnded(_), _) => return drop(near),
             _ if inward.is_closed && outward.is_closed => return,
-            (Carried::More, _) | (_, Carried::More) => {}
+            (Carried::Some, _) | (_, Carried::Some) => {
+                busy_poll.count_news();
+                since = Instant::now();
+            }
+            _ if inward.is_hungry() && outward.is_hungry() && busy_poll.keeps_polling(since) => {}
             _ => {
                 let has_moved = sleep(&mut near, &mut remote, &inward, &outward);
                 if !has_moved && inward.is_held && remote.has_hung_up() {
                     return;
                 }
+                busy_poll.record_wait(since);
+                since = Instant::now();
             }
         }
     }
@@ -135,9 +143,9 @@ struct Direction {
 /// The result of a turn.
 enum Carried {
     /// There may be more.
-    More,
-    /// There is nothing more at present, or no room for it.
-    All,
+    Some,
+    /// There is nothing at present, or no room for it.
+    None,
     /// There will be nothing more.
     SourceEnded(ChannelError),
 }
@@ -149,14 +157,15 @@ impl Direction {
         to: &mut impl PacketChannel,
         take: impl Fn(usize) -> Option<Duration>,
     ) -> Carried {
-        for _ in 0..TURN {
+        for count in 0..TURN {
             if self.is_closed {
-                return Carried::All;
+                return Carried::None;
             }
             if !self.is_held {
                 match from.receive_held(&mut self.packet) {
                     Ok(Some(hold)) => self.hold = hold,
-                    Ok(None) => return Carried::All,
+                    Ok(None) if count > 0 => return Carried::Some,
+                    Ok(None) => return Carried::None,
                     Err(error) => return Carried::SourceEnded(error),
                 }
             }
@@ -165,13 +174,13 @@ impl Direction {
             }
             if self.awaits_turn.is_some() {
                 self.is_held = true;
-                return Carried::All;
+                return Carried::None;
             }
             self.is_held = match to.send_held(&[&self.packet], self.hold) {
                 Ok(()) => false,
                 Err(ChannelError::Full) => {
                     self.is_held = true;
-                    return Carried::All;
+                    return Carried::None;
                 }
                 // The other direction reports how it ended, after its last packets.
                 Err(_) => {
@@ -180,7 +189,7 @@ impl Direction {
                 }
             };
         }
-        Carried::More
+        Carried::Some
     }
 
     /// Whether this direction waits for its source.

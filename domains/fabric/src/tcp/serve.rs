@@ -132,10 +132,8 @@ pub fn serve(connection: impl Into<Connection>, regions: &impl Regions) -> Resul
         if executed == Err(Stop::Malformed) {
             return Err(Malformed);
         }
-        match server.stream.pull() {
-            Ok(0) => server.stream.sleep(true, LONG),
-            Ok(_) => {}
-            Err(Cut) => return Ok(()),
+        if server.stream.pull_within(LONG) == Err(Cut) {
+            return Ok(());
         }
     }
 }

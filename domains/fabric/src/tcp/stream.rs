@@ -1,18 +1,19 @@
 //! A connected socket and the bytes in transit, which are [sealed](super::secure) between hosts.
 //!
-//! Only [`Stream::sleep`] blocks. Other processes may hold the socket too, so its flags do not
+//! Only [`Stream::sleep`] and [`Stream::pull_within`] block. Other processes may hold the socket too, so its flags do not
 //! matter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::secure::{Connection, Fault, Incoming, RecordError, Sealing};
+use crate::core::busy_poll::BusyPoll;
 
 /// The connection has ended, without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(super) struct Stream {
     sealing: Option<Sealing>,
     incoming: Incoming,
     fault: Fault,
+    busy_poll: BusyPoll,
 }
 
 /// Ends a connection from another thread, and wakes a sleeper on it.
@@ -73,6 +75,7 @@ impl Stream {
             sealing: keys.as_ref().map(Sealing::new),
             incoming: Incoming::new(room, keys.as_ref()),
             fault,
+            busy_poll: BusyPoll::default(),
         }
     }
 
@@ -181,6 +184,30 @@ impl Stream {
         received.map_err(|error| self.end(error))
     }
 
+    /// The same. If there is nothing, polls and then sleeps until there is, for at most `timeout`. May
+    /// return early, and does once the socket takes outgoing bytes.
+    pub(super) fn pull_within(&mut self, timeout: Duration) -> Result<usize, Cut> {
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        let mut pulled = self.pull();
+        if pulled != Ok(0) || timeout.is_zero() {
+            return pulled;
+        }
+        if self.unsent() > 0 || self.is_full() {
+            self.sleep(true, timeout);
+            return self.pull();
+        }
+        let left = busy_poll.poll_until(since, timeout, || {
+            pulled = self.pull();
+            pulled != Ok(0)
+        });
+        if let Some(left) = left {
+            self.sleep(true, left);
+            self.busy_poll.record_wait(since);
+            pulled = self.pull();
+        }
+        pulled
+    }
+
     /// Ends a connection whose records do not open.
     fn end(&mut self, error: Option<RecordError>) -> Cut {
         if let Some(error) = error {
@@ -272,6 +299,31 @@ mod tests {
         assert!(stream.unsent() < unsent);
         drop(theirs);
         assert_eq!(stream.push(), Err(Cut));
+    }
+
+    #[test]
+    fn a_wait_ends_with_bytes_with_room_with_the_end_or_with_its_timeout() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::new(OwnedFd::from(ours), 8);
+        let start = Instant::now();
+        let while_short = Duration::from_millis(20);
+        assert_eq!(stream.pull_within(while_short), Ok(0));
+        assert!(start.elapsed() >= while_short);
+        assert_eq!(stream.pull_within(Duration::ZERO), Ok(0));
+        let hour = Duration::from_secs(3600);
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(while_short);
+            theirs.write_all(b"late").unwrap();
+            theirs
+        });
+        assert_eq!(stream.pull_within(hour), Ok(4));
+        let theirs = later.join().unwrap();
+        // As much as the socket takes: the wait ends although nothing comes.
+        stream.outgoing().push(7);
+        assert_eq!(stream.pull_within(hour), Ok(0));
+        stream.forget_outgoing();
+        drop(theirs);
+        assert_eq!(stream.pull_within(hour), Err(Cut));
     }
 
     #[test]
