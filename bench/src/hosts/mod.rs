@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use self::bed::Bed;
 use self::failover::Fault;
-use self::paths::{Op, Path};
 use self::rack::Absence;
 use self::report::Run;
 use crate::cluster::{ClusterError, catch_signals};
@@ -77,7 +76,7 @@ impl Plan {
     fn steps(&self) -> usize {
         let rows = self.real.len() + self.hollow.len() + 1 + usize::from(self.load.is_some());
         let failovers = self.failovers as usize * Fault::ALL.len();
-        let turns = self.turns as usize * Op::ALL.len() * Path::ALL.len();
+        let turns = self.turns as usize * paths::turns();
         rows + failovers + self.fenced as usize + 1 + turns
     }
 }
@@ -93,8 +92,10 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     run.failover = among(can_failover, || failover::measure(plan.failovers, progress))?;
     progress.say("hosts in networks of their own");
     run.fenced = among(rack::check(), || fence::measure(plan.fenced, progress))?;
+    run.libfabric = rack::check_libfabric();
+    let has_libfabric = run.libfabric.is_ok();
     run.paths = among(rack::check(), || {
-        paths::measure(plan.turns, plan.slice, progress)
+        paths::measure(plan.turns, plan.slice, has_libfabric, progress)
     })?;
     measure_changes(&plan, &mut run, progress)?;
     if let Some((hosts, domains, changes)) = plan.load {

@@ -1,4 +1,5 @@
 //! The paths between nodes of two hosts: in the clear, encrypted, and encrypted in a fenced domain.
+//! Beside them messages of libfabric between the hosts, over the same cable.
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use toroid_model::hosts::Encryption;
 use toroid_protocol::agent::NewDomain;
 
+use super::network;
 use super::rack::{Rack, node};
 use crate::cluster::{ClusterError, Process, member};
 use crate::plan::LONG_WRITE;
@@ -15,6 +17,7 @@ use crate::progress::Progress;
 use crate::report::{self, Fields, RATE, Row, Show, TEXT, TIME};
 use crate::runner::Runner;
 use crate::samples::{Samples, Series};
+use crate::worker::libfabric;
 use crate::worker::network::Transport;
 use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
@@ -29,6 +32,9 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a one-sided read.
 const SHORT: usize = 64;
 
+/// About the time of a round trip of libfabric.
+const ROUND_TRIP: Duration = Duration::from_micros(25);
+
 /// A kind of path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,10 +43,13 @@ pub enum Path {
     Encrypted,
     /// Encrypted, in a fenced domain.
     Fenced,
+    /// Messages of two processes that poll, by libfabric's provider `tcp`; a round trip beside a read.
+    Libfabric,
 }
 
 impl Path {
-    pub const ALL: [Path; 3] = [Path::Clear, Path::Encrypted, Path::Fenced];
+    /// Paths of domains.
+    const OF_DOMAINS: [Path; 3] = [Path::Clear, Path::Encrypted, Path::Fenced];
 }
 
 /// A measured operation.
@@ -56,10 +65,10 @@ pub enum Op {
 }
 
 impl Op {
-    pub const ALL: [Op; 3] = [Op::Stream, Op::Pingpong, Op::Read];
+    const ALL: [Op; 3] = [Op::Stream, Op::Pingpong, Op::Read];
 }
 
-/// A measurement.
+/// A measurement on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
     pub path: Path,
@@ -76,12 +85,24 @@ impl fmt::Display for Measurement {
 #[derive(Debug)]
 pub struct Paths(pub Vec<(Measurement, Series)>);
 
+/// Number of measurements in turns.
+pub const fn turns() -> usize {
+    Op::ALL.len() * Path::OF_DOMAINS.len() + 1
+}
+
 /// Takes `rounds` turns of each measurement, of this time each.
-pub fn measure(rounds: u32, slice: Duration, progress: &Progress) -> Result<Paths, ClusterError> {
+pub fn measure(
+    rounds: u32,
+    slice: Duration,
+    has_libfabric: bool,
+    progress: &Progress,
+) -> Result<Paths, ClusterError> {
     let mut bed = Bed::start()?;
     let mut runner = Runner::new(progress);
     for op in Op::ALL {
-        let mut contest = Path::ALL.map(|path| Measurement { path, op });
+        let beside = (op == Op::Read && has_libfabric).then_some(Path::Libfabric);
+        let paths = Path::OF_DOMAINS.into_iter().chain(beside);
+        let mut contest: Vec<_> = paths.map(|path| Measurement { path, op }).collect();
         runner.contest(
             &mut contest,
             rounds..=rounds,
@@ -114,7 +135,7 @@ impl Bed {
             pairs: Vec::new(),
             racks: [rack(Encryption::Off)?, rack(Encryption::On)?],
         };
-        for path in Path::ALL {
+        for path in Path::OF_DOMAINS {
             let pair = bed.pair(path)?;
             bed.pairs.push(pair);
         }
@@ -148,7 +169,36 @@ impl Bed {
         })
     }
 
+    /// Messages of libfabric, of as many bytes as are read; a sample is the mean round trip.
+    fn libfabric(&self, time: Duration) -> Result<Samples, ClusterError> {
+        let networks = &self.racks[0].networks;
+        let count = time.div_duration_f64(ROUND_TRIP).ceil();
+        let messages = libfabric::Exchange {
+            provider: "tcp",
+            endpoint: "msg",
+            bytes: SHORT,
+            count: count as u32,
+            is_checked: false,
+        };
+        let server = networks.inside(1, || messages.serve())?;
+        let server = server.map_err(ClusterError::ours)?;
+        let mean = networks.inside(0, || messages.mean_ns(network::address(1, 0)))?;
+        let round_trip = 2.0 * mean.map_err(ClusterError::ours)?;
+        server.end().map_err(ClusterError::ours)?;
+        Ok(Samples {
+            batch: messages.count,
+            samples_ns: vec![round_trip],
+            ops: messages.count.into(),
+            bytes: u64::from(messages.count) * SHORT as u64,
+            elapsed_ns: (round_trip * count) as u64,
+            ..Samples::default()
+        })
+    }
+
     fn measure(&mut self, of: &Measurement, time: Duration) -> Result<Samples, ClusterError> {
+        if of.path == Path::Libfabric {
+            return self.libfabric(time);
+        }
         let Some(pair) = self.pairs.get_mut(of.path as usize) else {
             return Err(ClusterError::NoServer);
         };
@@ -216,6 +266,10 @@ impl Paths {
                 "fence_one_sided_ratio",
                 of(Op::Read, Path::Fenced, Path::Encrypted),
             )
+            .with(
+                "libfabric_ratio",
+                of(Op::Read, Path::Clear, Path::Libfabric),
+            )
     }
 
     /// The table of all rows.
@@ -250,10 +304,12 @@ mod tests {
             round(Path::Encrypted, Op::Stream, 750),
             round(Path::Clear, Op::Read, 1000),
             round(Path::Encrypted, Op::Read, 1050),
+            round(Path::Libfabric, Op::Read, 800),
         ]);
         let ratios = serde_json::json!(paths.ratios());
         assert_eq!(ratios["stream_ratio"], 0.75);
         assert_eq!(ratios["one_sided_ratio"], 1.05);
+        assert_eq!(ratios["libfabric_ratio"], 1.25);
         assert!(ratios["fence_stream_ratio"].is_null());
         let rows = paths.rows();
         assert_eq!(rows[1].number("bytes_per_s"), Some(750.0));

@@ -18,6 +18,7 @@ use toroid_model::info::HostState;
 use super::network::{self, Networks};
 use crate::cluster::{Cluster, ClusterError, check_signals, check_tun, private, system};
 use crate::roles;
+use crate::worker::libfabric;
 
 /// Nodes of each host.
 pub const NODES: u16 = 2;
@@ -46,6 +47,9 @@ pub enum Absence {
     /// There is no server.
     #[error("cannot run the program etcd: {0}; install Debian's package etcd-server")]
     NoEtcd(io::Error),
+    /// There is nothing to compare with.
+    #[error(transparent)]
+    NoLibfabric(anyhow::Error),
 }
 
 /// Checks that this process can have racks.
@@ -63,6 +67,12 @@ pub fn check_etcd() -> Result<(), Absence> {
     }
     let version = Command::new("etcd").arg("--version").output();
     version.map(drop).map_err(Absence::NoEtcd)
+}
+
+/// Checks that libfabric's program is there.
+pub fn check_libfabric() -> Result<(), Absence> {
+    let version = libfabric::version();
+    version.map(drop).map_err(Absence::NoLibfabric)
 }
 
 /// Name of a host.

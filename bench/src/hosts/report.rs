@@ -36,6 +36,8 @@ pub struct Run {
     pub failover: Result<Failover, Absence>,
     pub fenced: Result<Fenced, Absence>,
     pub paths: Result<Paths, Absence>,
+    /// Whether libfabric's messages are measured beside the paths.
+    pub libfabric: Result<(), Absence>,
 }
 
 /// Times to make a domain of two followers' nodes.
@@ -82,6 +84,7 @@ impl Run {
             failover: Ok(Failover::default()),
             fenced: Ok(Fenced::default()),
             paths: Ok(Paths(Vec::new())),
+            libfabric: Ok(()),
         }
     }
 
@@ -191,6 +194,7 @@ impl Run {
             ("failover is not measured", failover),
             ("fences are not measured", fenced),
             ("paths between two hosts are not measured", paths),
+            ("libfabric is not measured", self.libfabric.as_ref().err()),
         ];
         all.into_iter()
             .filter_map(|(what, absence)| Some((what, absence?)))
@@ -263,10 +267,7 @@ impl Run {
         let ratio = ratio.map(|(many, few)| many / few);
         let failover = |fault| p99(self.failover.as_ref().ok()?.of(fault));
         let fenced = self.fenced.as_ref().ok();
-        let path = |op| {
-            let paths = self.paths.as_ref().ok()?;
-            paths.ratio(op, Path::Encrypted, Path::Clear)
-        };
+        let path = |op, over, under| self.paths.as_ref().ok()?.ratio(op, over, under);
         let at_most = |most: f64, what: &str, found| Target::new(AtMost(most), what, found);
         let fence = Duration::from_secs(FENCE.into()) + BESIDE_FENCE;
         let mut targets = vec![
@@ -295,12 +296,17 @@ impl Run {
             Target::new(
                 AtLeast(0.6),
                 "TCP stream encrypted, of that in the clear",
-                path(Op::Stream),
+                path(Op::Stream, Path::Encrypted, Path::Clear),
             ),
             at_most(
                 1.05,
                 "Read of 64 B encrypted, of that in the clear",
-                path(Op::Read),
+                path(Op::Read, Path::Encrypted, Path::Clear),
+            ),
+            at_most(
+                1.15,
+                "Read of 64 B in the clear, of a round trip of libfabric",
+                path(Op::Read, Path::Clear, Path::Libfabric),
             ),
         ];
         if let Some(load) = &self.load {
@@ -428,6 +434,7 @@ mod tests {
             failover: Err(Absence::NoEtcd(io::ErrorKind::NotFound.into())),
             fenced: Err(Absence::NotRoot),
             paths: Err(Absence::NotRoot),
+            libfabric: Err(Absence::NoLibfabric(anyhow::anyhow!("no fi_info"))),
             ..run()
         };
         let report = run.report();
@@ -451,11 +458,17 @@ mod tests {
             "leaked_bytes",
             "leaked_frames",
             "stream_ratio",
+            "libfabric_ratio",
         ] {
             assert_eq!(json.get(key), Some(&Value::Null), "{key}");
         }
         assert!(report.text.contains("fences are not measured: only root"));
-        assert_eq!(json["notes"].as_array().unwrap().len(), 3);
+        assert!(
+            report
+                .text
+                .contains("libfabric is not measured: no fi_info")
+        );
+        assert_eq!(json["notes"].as_array().unwrap().len(), 4);
         assert_eq!(report.failure, None);
     }
 

@@ -1,11 +1,11 @@
-//! Two processes of Debian's `fi_pingpong`: messages between endpoints of the type "reliable
-//! datagram" by the provider `shm`.
+//! Two processes of Debian's `fi_pingpong`: messages between two endpoints of a provider.
 //!
 //! The program sends messages to the peer and as many back, and prints their mean time. Both sides
 //! poll without pause. By default the program verifies no byte, with `-c` all bytes.
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const PROGRAM: &str = "fi_pingpong";
 /// Program of the same package that prints the version.
 const INFO: &str = "fi_info";
 
-/// Port of the program's server in the node's own network, and the state "listening" in
+/// Port of the program's server in a network of its own, and the state "listening" in
 /// `/proc/net/tcp`.
 const PORT: u16 = 47592;
 const LISTENS: &str = "0A";
@@ -72,18 +72,57 @@ fn unreadable(printed: &str) -> String {
 
 /// Runs both sides. Returns the output of the client.
 fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String> {
-    let (bytes, count) = (bytes.to_string(), count.to_string());
-    let common = ["-p", "shm", "-e", "rdm", "-S", &bytes, "-I", &count];
-    let side = || {
-        let mut command = Command::new(PROGRAM);
-        command.args(common).args(is_checked.then_some("-c"));
-        command
+    let exchange = Exchange {
+        provider: "shm",
+        endpoint: "rdm",
+        bytes,
+        count,
+        is_checked,
     };
-    let server = Server::start(&mut side())?;
-    let printed = successful(run(side().arg("127.0.0.1"), PROGRAM)?)?;
+    let server = exchange.serve()?;
+    let printed = exchange.with(Ipv4Addr::LOCALHOST)?;
     // Only after success: the server of a failed client waits forever.
-    successful(server.end()?)?;
+    server.end()?;
     Ok(printed)
+}
+
+/// Messages between two processes, in the networks of the threads that start these.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    /// Names of libfabric.
+    pub provider: &'static str,
+    pub endpoint: &'static str,
+    pub bytes: usize,
+    /// Messages in each direction.
+    pub count: u32,
+    pub is_checked: bool,
+}
+
+impl Exchange {
+    fn side(&self) -> Command {
+        let (bytes, count) = (self.bytes.to_string(), self.count.to_string());
+        let mut command = Command::new(PROGRAM);
+        command.args(["-p", self.provider, "-e", self.endpoint]);
+        command.args(["-S", &bytes, "-I", &count]);
+        command.args(self.is_checked.then_some("-c"));
+        command
+    }
+
+    /// Starts the server.
+    pub fn serve(&self) -> Result<Server> {
+        Server::start(&mut self.side())
+    }
+
+    /// Runs the client to its end; returns its output.
+    fn with(&self, server: Ipv4Addr) -> Result<String> {
+        successful(run(self.side().arg(server.to_string()), PROGRAM)?)
+    }
+
+    /// Runs the client to its end; returns the mean time of a message in nanoseconds.
+    pub fn mean_ns(&self, server: Ipv4Addr) -> Result<f64> {
+        let printed = self.with(server)?;
+        mean_ns(&printed, self.bytes).with_context(|| unreadable(&printed))
+    }
 }
 
 fn successful(output: Output) -> Result<String> {
@@ -104,7 +143,7 @@ fn run(command: &mut Command, program: &'static str) -> Result<Output> {
 }
 
 /// The server's process, which ends when this is dropped.
-struct Server(Option<Child>);
+pub struct Server(Option<Child>);
 
 impl Server {
     /// Starts the server, and returns when it listens.
@@ -114,7 +153,7 @@ impl Server {
         let child = child.map_err(|error| missing(PROGRAM, error))?;
         let mut server = Server(Some(child));
         let start = Instant::now();
-        while !listens(&fs::read_to_string("/proc/net/tcp")?) {
+        while !listens(&fs::read_to_string("/proc/thread-self/net/tcp")?) {
             if server.has_ended()? || start.elapsed() > PATIENCE {
                 bail!("{PROGRAM} failed: its server does not listen");
             }
@@ -128,10 +167,13 @@ impl Server {
         Ok(ended.flatten().is_some())
     }
 
-    fn end(mut self) -> Result<Output> {
+    /// Waits until it has ended, with success.
+    pub fn end(mut self) -> Result<()> {
         let child = self.0.take();
         let output = child.map(Child::wait_with_output).transpose()?;
-        output.with_context(|| format!("{PROGRAM} failed: its server is not there"))
+        let output =
+            output.with_context(|| format!("{PROGRAM} failed: its server is not there"))?;
+        successful(output).map(drop)
     }
 }
 
