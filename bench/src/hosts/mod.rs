@@ -4,7 +4,7 @@
 //! * [`control`]: the command `simulate-control`.
 //! * [`bed`]: a leader, followers with agents, and hollow followers.
 //! * [`network`], [`rack`]: hosts in networks of their own, with Ethernet. On them [`failover`] with
-//!   [`etcd`], [`fence`], and [`paths`] between two hosts.
+//!   [`etcd`], [`fence`], and [`paths`] between two hosts beside [`rivals`].
 //! * [`report`]: rows, targets and tables.
 
 mod bed;
@@ -16,11 +16,13 @@ mod network;
 mod paths;
 mod rack;
 mod report;
+mod rivals;
 
 use std::time::{Duration, Instant};
 
 use self::bed::Bed;
 use self::failover::Fault;
+use self::paths::Path;
 use self::rack::Absence;
 use self::report::Run;
 use crate::cluster::{ClusterError, catch_signals};
@@ -76,7 +78,7 @@ impl Plan {
     fn steps(&self) -> usize {
         let rows = self.real.len() + self.hollow.len() + 1 + usize::from(self.load.is_some());
         let failovers = self.failovers as usize * Fault::ALL.len();
-        let turns = self.turns as usize * paths::turns();
+        let turns = self.turns as usize * paths::count();
         rows + failovers + self.fenced as usize + 1 + turns
     }
 }
@@ -92,10 +94,10 @@ pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterErr
     run.failover = among(can_failover, || failover::measure(plan.failovers, progress))?;
     progress.say("hosts in networks of their own");
     run.fenced = among(rack::check(), || fence::measure(plan.fenced, progress))?;
-    run.libfabric = rack::check_libfabric();
-    let has_libfabric = run.libfabric.is_ok();
+    run.rivals = rivals::check();
+    let rivals: Vec<Path> = run.present_rivals().collect();
     run.paths = among(rack::check(), || {
-        paths::measure(plan.turns, plan.slice, has_libfabric, progress)
+        paths::measure(plan.turns, plan.slice, &rivals, progress)
     })?;
     measure_changes(&plan, &mut run, progress)?;
     if let Some((hosts, domains, changes)) = plan.load {

@@ -1,5 +1,5 @@
 //! The paths between nodes of two hosts: in the clear, encrypted, and encrypted in a fenced domain.
-//! Beside them messages of libfabric between the hosts, over the same cable.
+//! Beside them the [rivals], where these are installed.
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -9,18 +9,20 @@ use serde::Serialize;
 use toroid_model::hosts::Encryption;
 use toroid_protocol::agent::NewDomain;
 
-use super::network;
 use super::rack::{Rack, node};
+use super::rivals::{self, Memcached};
 use crate::cluster::{ClusterError, Process, member};
-use crate::plan::LONG_WRITE;
+use crate::plan::{self, LONG_WRITE};
 use crate::progress::Progress;
 use crate::report::{self, Fields, RATE, Row, Show, TEXT, TIME};
+use crate::roles::StoreConfig;
 use crate::runner::Runner;
 use crate::samples::{Samples, Series};
-use crate::worker::libfabric;
 use crate::worker::network::Transport;
 use crate::worker::one_sided::{Direction, HOT};
 use crate::worker::sampler::Pace;
+use crate::worker::store::{KeySet, Keys, StoreOp};
+use crate::worker::stores::Target;
 use crate::worker::{Job, Order};
 
 /// Seconds of the fence: longer than a host of a busy machine is not heard of.
@@ -32,8 +34,15 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a one-sided read.
 const SHORT: usize = 64;
 
-/// About the time of a round trip of libfabric.
-const ROUND_TRIP: Duration = Duration::from_micros(25);
+/// Values of each store.
+const VALUES: KeySet = KeySet {
+    bytes: 1024,
+    keys: 1000,
+};
+
+/// Limits of each store.
+const MEMORY: u64 = 64 << 20;
+const ITEM: u32 = 1 << 20;
 
 /// A kind of path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,11 +54,22 @@ pub enum Path {
     Fenced,
     /// Messages of two processes that poll, by libfabric's provider `tcp`; a round trip beside a read.
     Libfabric,
+    /// A process of memcached and its client, beside a get.
+    Memcached,
 }
 
 impl Path {
     /// Paths of domains.
     const OF_DOMAINS: [Path; 3] = [Path::Clear, Path::Encrypted, Path::Fenced];
+
+    /// The operation that a rival is beside.
+    fn rivals(self) -> Option<Op> {
+        match self {
+            Path::Clear | Path::Encrypted | Path::Fenced => None,
+            Path::Libfabric => Some(Op::Read),
+            Path::Memcached => Some(Op::Get),
+        }
+    }
 }
 
 /// A measured operation.
@@ -62,10 +82,12 @@ pub enum Op {
     Pingpong,
     /// A one-sided read of 64 B.
     Read,
+    /// A one-sided get of 1 KiB from a store.
+    Get,
 }
 
 impl Op {
-    const ALL: [Op; 3] = [Op::Stream, Op::Pingpong, Op::Read];
+    const ALL: [Op; 4] = [Op::Stream, Op::Pingpong, Op::Read, Op::Get];
 }
 
 /// A measurement on a path.
@@ -85,24 +107,24 @@ impl fmt::Display for Measurement {
 #[derive(Debug)]
 pub struct Paths(pub Vec<(Measurement, Series)>);
 
-/// Number of measurements in turns.
-pub const fn turns() -> usize {
-    Op::ALL.len() * Path::OF_DOMAINS.len() + 1
+/// Number of measurements, with all rivals.
+pub const fn count() -> usize {
+    Op::ALL.len() * Path::OF_DOMAINS.len() + 2
 }
 
-/// Takes `rounds` turns of each measurement, of this time each.
+/// Takes `rounds` turns of each measurement, of this time each, and of these rivals.
 pub fn measure(
     rounds: u32,
     slice: Duration,
-    has_libfabric: bool,
+    rivals: &[Path],
     progress: &Progress,
 ) -> Result<Paths, ClusterError> {
-    let mut bed = Bed::start()?;
+    let mut bed = Bed::start(rivals.contains(&Path::Memcached))?;
     let mut runner = Runner::new(progress);
     for op in Op::ALL {
-        let beside = (op == Op::Read && has_libfabric).then_some(Path::Libfabric);
-        let paths = Path::OF_DOMAINS.into_iter().chain(beside);
-        let mut contest: Vec<_> = paths.map(|path| Measurement { path, op }).collect();
+        let beside = rivals.iter().filter(|rival| rival.rivals() == Some(op));
+        let paths = Path::OF_DOMAINS.iter().chain(beside);
+        let mut contest: Vec<_> = paths.map(|&path| Measurement { path, op }).collect();
         runner.contest(
             &mut contest,
             rounds..=rounds,
@@ -117,27 +139,34 @@ pub fn measure(
 struct Bed {
     // Processes end before their hosts.
     pairs: Vec<Pair>,
+    memcached: Option<Memcached>,
     racks: [Rack; 2],
 }
 
-/// The owner of memory and server on the second host, and its user on the first.
+/// The owner of memory, server and store on the second host, and their user on the first.
 struct Pair {
     rack: usize,
     _owner: Process,
+    _store: Process,
     user: Process,
     server: SocketAddrV4,
 }
 
 impl Bed {
-    fn start() -> Result<Self, ClusterError> {
+    fn start(has_memcached: bool) -> Result<Self, ClusterError> {
         let rack = |encryption| Rack::start(2, encryption, ACK_TIMEOUT);
         let mut bed = Bed {
             pairs: Vec::new(),
+            memcached: None,
             racks: [rack(Encryption::Off)?, rack(Encryption::On)?],
         };
         for path in Path::OF_DOMAINS {
             let pair = bed.pair(path)?;
             bed.pairs.push(pair);
+        }
+        if has_memcached {
+            let networks = &bed.racks[0].networks;
+            bed.memcached = Some(Memcached::start(networks, VALUES)?);
         }
         Ok(bed)
     }
@@ -160,44 +189,51 @@ impl Bed {
         let (mut user, mut owner) = (first.worker(&nodes[0])?, second.worker(&nodes[1])?);
         let port = second.ask(&mut owner, &Order::Serve)?;
         let keys = second.ask(&mut owner, &Order::Export(name.clone(), HOT))?;
-        first.ask::<()>(&mut user, &Order::UseMemory(name, keys))?;
+        first.ask::<()>(&mut user, &Order::UseMemory(name.clone(), keys))?;
+        let ipv4 = member(&domain, &nodes[1])?.ipv4;
+        let config = StoreConfig {
+            domain: name.clone(),
+            memory: MEMORY,
+            item: ITEM,
+            stack: false,
+        };
+        let (store, store_port) = second.start_store(&nodes[1], &config, "")?;
+        let one_sided = Target::Rdma {
+            domain: name,
+            place: nodes[1].clone(),
+        };
+        let by_tcp = Target::Tcp(SocketAddrV4::new(ipv4, store_port));
+        let values = Keys::Set(VALUES);
+        for order in [
+            Order::Connect(plan::Path::Rdma, one_sided),
+            Order::Connect(plan::Path::ToroidTcp, by_tcp),
+            Order::Fill(plan::Path::ToroidTcp, values),
+        ] {
+            first.ask::<()>(&mut user, &order)?;
+        }
+        // This also fills the cache of locations.
+        let wrong: u64 = first.ask(&mut user, &Order::Verify(plan::Path::Rdma, values))?;
+        if wrong > 0 {
+            return Err(ClusterError::ours(format!("{wrong} values are wrong")));
+        }
         Ok(Pair {
             rack: at,
             _owner: owner,
+            _store: store,
             user,
-            server: SocketAddrV4::new(member(&domain, &nodes[1])?.ipv4, port),
-        })
-    }
-
-    /// Messages of libfabric, of as many bytes as are read; a sample is the mean round trip.
-    fn libfabric(&self, time: Duration) -> Result<Samples, ClusterError> {
-        let networks = &self.racks[0].networks;
-        let count = time.div_duration_f64(ROUND_TRIP).ceil();
-        let messages = libfabric::Exchange {
-            provider: "tcp",
-            endpoint: "msg",
-            bytes: SHORT,
-            count: count as u32,
-            is_checked: false,
-        };
-        let server = networks.inside(1, || messages.serve())?;
-        let server = server.map_err(ClusterError::ours)?;
-        let mean = networks.inside(0, || messages.mean_ns(network::address(1, 0)))?;
-        let round_trip = 2.0 * mean.map_err(ClusterError::ours)?;
-        server.end().map_err(ClusterError::ours)?;
-        Ok(Samples {
-            batch: messages.count,
-            samples_ns: vec![round_trip],
-            ops: messages.count.into(),
-            bytes: u64::from(messages.count) * SHORT as u64,
-            elapsed_ns: (round_trip * count) as u64,
-            ..Samples::default()
+            server: SocketAddrV4::new(ipv4, port),
         })
     }
 
     fn measure(&mut self, of: &Measurement, time: Duration) -> Result<Samples, ClusterError> {
-        if of.path == Path::Libfabric {
-            return self.libfabric(time);
+        let networks = &self.racks[0].networks;
+        match (of.path, &mut self.memcached) {
+            (Path::Libfabric, _) => return rivals::round_trips(networks, SHORT, time),
+            (Path::Memcached, Some(memcached)) => {
+                let batch = Some(1);
+                return memcached.gets(Pace { time, batch });
+            }
+            _ => {}
         }
         let Some(pair) = self.pairs.get_mut(of.path as usize) else {
             return Err(ClusterError::NoServer);
@@ -206,6 +242,7 @@ impl Bed {
             Op::Stream => (Job::Stream(pair.server, Transport::Tcp, LONG_WRITE), None),
             Op::Pingpong => (Job::RoundTrips(pair.server, Transport::Tcp, 1), Some(1)),
             Op::Read => (Job::OneSided(Direction::Read, 1, SHORT), Some(1)),
+            Op::Get => (Job::Store(plan::Path::Rdma, StoreOp::Get, VALUES), Some(1)),
         };
         let order = job.order(0, Pace { time, batch });
         self.racks[pair.rack].hosts[0].ask(&mut pair.user, &order)
@@ -241,7 +278,7 @@ impl Paths {
         let [over, under] = [over, under].map(|path| self.series(Measurement { path, op }));
         over?.ratio(under?, |round| match op {
             Op::Stream => round.bytes_per_s(),
-            Op::Pingpong | Op::Read => round.quantile_ns(0.5),
+            Op::Pingpong | Op::Read | Op::Get => round.quantile_ns(0.5),
         })
     }
 
@@ -270,6 +307,7 @@ impl Paths {
                 "libfabric_ratio",
                 of(Op::Read, Path::Clear, Path::Libfabric),
             )
+            .with("memcached_ratio", of(Op::Get, Path::Clear, Path::Memcached))
     }
 
     /// The table of all rows.

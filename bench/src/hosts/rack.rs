@@ -18,7 +18,6 @@ use toroid_model::info::HostState;
 use super::network::{self, Networks};
 use crate::cluster::{Cluster, ClusterError, check_signals, check_tun, private, system};
 use crate::roles;
-use crate::worker::libfabric;
 
 /// Nodes of each host.
 pub const NODES: u16 = 2;
@@ -48,8 +47,12 @@ pub enum Absence {
     #[error("cannot run the program etcd: {0}; install Debian's package etcd-server")]
     NoEtcd(io::Error),
     /// There is nothing to compare with.
-    #[error(transparent)]
-    NoLibfabric(anyhow::Error),
+    #[error("cannot run {program}: {error}; install Debian's package {package}")]
+    NoRival {
+        program: &'static str,
+        package: &'static str,
+        error: io::Error,
+    },
 }
 
 /// Checks that this process can have racks.
@@ -67,12 +70,6 @@ pub fn check_etcd() -> Result<(), Absence> {
     }
     let version = Command::new("etcd").arg("--version").output();
     version.map(drop).map_err(Absence::NoEtcd)
-}
-
-/// Checks that libfabric's program is there.
-pub fn check_libfabric() -> Result<(), Absence> {
-    let version = libfabric::version();
-    version.map(drop).map_err(Absence::NoLibfabric)
 }
 
 /// Name of a host.

@@ -36,8 +36,8 @@ pub struct Run {
     pub failover: Result<Failover, Absence>,
     pub fenced: Result<Fenced, Absence>,
     pub paths: Result<Paths, Absence>,
-    /// Whether libfabric's messages are measured beside the paths.
-    pub libfabric: Result<(), Absence>,
+    /// Programs beside the paths, and whether they are there.
+    pub rivals: Vec<(Path, Result<(), Absence>)>,
 }
 
 /// Times to make a domain of two followers' nodes.
@@ -84,7 +84,7 @@ impl Run {
             failover: Ok(Failover::default()),
             fenced: Ok(Fenced::default()),
             paths: Ok(Paths(Vec::new())),
-            libfabric: Ok(()),
+            rivals: Vec::new(),
         }
     }
 
@@ -95,6 +95,12 @@ impl Run {
             slow,
             samples,
         });
+    }
+
+    /// Programs beside the paths that are there.
+    pub fn present_rivals(&self) -> impl Iterator<Item = Path> {
+        let rivals = self.rivals.iter();
+        rivals.filter_map(|(rival, is_there)| is_there.is_ok().then_some(*rival))
     }
 
     pub fn report(&self) -> Report {
@@ -194,9 +200,14 @@ impl Run {
             ("failover is not measured", failover),
             ("fences are not measured", fenced),
             ("paths between two hosts are not measured", paths),
-            ("libfabric is not measured", self.libfabric.as_ref().err()),
         ];
+        let rivals = self.rivals.iter();
+        let rivals = rivals.map(|(_, is_there)| {
+            let what = "a program to compare with is not measured";
+            (what, is_there.as_ref().err())
+        });
         all.into_iter()
+            .chain(rivals)
             .filter_map(|(what, absence)| Some((what, absence?)))
             .collect()
     }
@@ -307,6 +318,11 @@ impl Run {
                 1.15,
                 "Read of 64 B in the clear, of a round trip of libfabric",
                 path(Op::Read, Path::Clear, Path::Libfabric),
+            ),
+            at_most(
+                1.15,
+                "Get of 1 KiB in the clear, of one of memcached",
+                path(Op::Get, Path::Clear, Path::Memcached),
             ),
         ];
         if let Some(load) = &self.load {
@@ -434,7 +450,14 @@ mod tests {
             failover: Err(Absence::NoEtcd(io::ErrorKind::NotFound.into())),
             fenced: Err(Absence::NotRoot),
             paths: Err(Absence::NotRoot),
-            libfabric: Err(Absence::NoLibfabric(anyhow::anyhow!("no fi_info"))),
+            rivals: vec![(
+                Path::Libfabric,
+                Err(Absence::NoRival {
+                    program: "fi_pingpong",
+                    package: "libfabric-bin",
+                    error: io::ErrorKind::NotFound.into(),
+                }),
+            )],
             ..run()
         };
         let report = run.report();
@@ -459,6 +482,7 @@ mod tests {
             "leaked_frames",
             "stream_ratio",
             "libfabric_ratio",
+            "memcached_ratio",
         ] {
             assert_eq!(json.get(key), Some(&Value::Null), "{key}");
         }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::samples::Samples;
 
-const PROGRAM: &str = "fi_pingpong";
+pub const PROGRAM: &str = "fi_pingpong";
 
 /// Program of the same package that prints the version.
 const INFO: &str = "fi_info";
@@ -79,14 +79,15 @@ fn exchange(bytes: usize, count: u32, is_checked: bool) -> Result<String> {
         count,
         is_checked,
     };
-    let server = exchange.serve()?;
-    let printed = exchange.with(Ipv4Addr::LOCALHOST)?;
+    let side = || Command::new(PROGRAM);
+    let server = exchange.serve(side())?;
+    let printed = exchange.with(side(), Ipv4Addr::LOCALHOST)?;
     // Only after success: the server of a failed client waits forever.
     server.end()?;
     Ok(printed)
 }
 
-/// Messages between two processes, in the networks of the threads that start these.
+/// Messages between two processes. Commands are the program without arguments, each in its network.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     /// Names of libfabric.
@@ -99,9 +100,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    fn side(&self) -> Command {
+    fn side(&self, mut command: Command) -> Command {
         let (bytes, count) = (self.bytes.to_string(), self.count.to_string());
-        let mut command = Command::new(PROGRAM);
         command.args(["-p", self.provider, "-e", self.endpoint]);
         command.args(["-S", &bytes, "-I", &count]);
         command.args(self.is_checked.then_some("-c"));
@@ -109,18 +109,18 @@ impl Exchange {
     }
 
     /// Starts the server.
-    pub fn serve(&self) -> Result<Server> {
-        Server::start(&mut self.side())
+    pub fn serve(&self, command: Command) -> Result<Server> {
+        Server::start(&mut self.side(command))
     }
 
     /// Runs the client to its end; returns its output.
-    fn with(&self, server: Ipv4Addr) -> Result<String> {
-        successful(run(self.side().arg(server.to_string()), PROGRAM)?)
+    fn with(&self, command: Command, server: Ipv4Addr) -> Result<String> {
+        successful(run(self.side(command).arg(server.to_string()), PROGRAM)?)
     }
 
     /// Runs the client to its end; returns the mean time of a message in nanoseconds.
-    pub fn mean_ns(&self, server: Ipv4Addr) -> Result<f64> {
-        let printed = self.with(server)?;
+    pub fn mean_ns(&self, command: Command, server: Ipv4Addr) -> Result<f64> {
+        let printed = self.with(command, server)?;
         mean_ns(&printed, self.bytes).with_context(|| unreadable(&printed))
     }
 }
@@ -151,9 +151,11 @@ impl Server {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let child = command.stderr(Stdio::piped()).spawn();
         let child = child.map_err(|error| missing(PROGRAM, error))?;
+        // Those of the network that the process is in by then.
+        let sockets = format!("/proc/{}/net/tcp", child.id());
         let mut server = Server(Some(child));
         let start = Instant::now();
-        while !listens(&fs::read_to_string("/proc/thread-self/net/tcp")?) {
+        while !fs::read_to_string(&sockets).is_ok_and(|sockets| listens(&sockets)) {
             if server.has_ended()? || start.elapsed() > PATIENCE {
                 bail!("{PROGRAM} failed: its server does not listen");
             }

@@ -77,7 +77,14 @@ fn check_fence(report: &Value) {
 }
 
 fn check_paths(report: &Value) {
-    for ratio in ["stream", "one_sided", "fence_stream", "fence_one_sided"] {
+    for ratio in [
+        "stream",
+        "one_sided",
+        "fence_stream",
+        "fence_one_sided",
+        "libfabric",
+        "memcached",
+    ] {
         let found = report[format!("{ratio}_ratio")].as_f64();
         assert!(
             found > Some(0.0) && found < Some(100.0),
@@ -85,7 +92,7 @@ fn check_paths(report: &Value) {
         );
     }
     let rows = report["paths"].as_array().expect("rows are a list");
-    assert_eq!(rows.len(), 9);
+    assert_eq!(rows.len(), 14);
     assert!(
         rows.iter()
             .all(|row| row["errors"] == 0 || row.get("errors").is_none())
