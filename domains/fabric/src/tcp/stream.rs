@@ -184,22 +184,20 @@ impl Stream {
         received.map_err(|error| self.end(error))
     }
 
-    /// The same. If there is nothing, polls and then sleeps until there is, for at most `timeout`. May
-    /// return early, and does once the socket takes outgoing bytes.
+    /// The same. If there is nothing, polls and then sleeps for at most `timeout`. May return early, and
+    /// does once the socket takes outgoing bytes.
     pub(super) fn pull_within(&mut self, timeout: Duration) -> Result<usize, Cut> {
-        let (busy_poll, since) = (self.busy_poll, Instant::now());
-        let mut pulled = self.pull();
-        if pulled != Ok(0) || timeout.is_zero() {
-            return pulled;
-        }
-        if self.unsent() > 0 || self.is_full() {
-            self.sleep(true, timeout);
+        if timeout.is_zero() {
             return self.pull();
         }
-        let left = busy_poll.poll_until(since, timeout, || {
-            pulled = self.pull();
-            pulled != Ok(0)
-        });
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        let (mut pulled, mut left) = (Ok(0), Some(timeout));
+        if self.unsent() == 0 && !self.is_full() {
+            left = busy_poll.poll_until(since, timeout, || {
+                pulled = self.pull();
+                pulled != Ok(0)
+            });
+        }
         if let Some(left) = left {
             self.sleep(true, left);
             self.busy_poll.record_wait(since);
