@@ -490,7 +490,7 @@ mod tests {
         assert!(
             report
                 .text
-                .contains("libfabric is not measured: no fi_info")
+                .contains("install Debian's package libfabric-bin")
         );
         assert_eq!(json["notes"].as_array().unwrap().len(), 4);
         assert_eq!(report.failure, None);

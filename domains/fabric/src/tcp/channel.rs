@@ -478,6 +478,8 @@ impl PacketChannel for Channel {
         for _ in 0..FORGERIES {
             if self.takeable() == 0 {
                 self.pump();
+                // It may have waited for unsent bytes.
+                self.give_credit();
             }
             if self.end() == Err(ChannelError::Revoked) {
                 into.clear();
@@ -506,6 +508,8 @@ impl PacketChannel for Channel {
 
     fn wait(&mut self, timeout: Duration) {
         let (busy_poll, since) = (self.busy_poll, Instant::now());
+        self.pump();
+        self.give_credit();
         let left = busy_poll.poll_until(since, timeout, || {
             self.pump();
             self.give_credit();

@@ -1,7 +1,7 @@
 //! A connected socket and the bytes in transit, which are [sealed](super::secure) between hosts.
 //!
-//! Only [`Stream::sleep`] and [`Stream::pull_within`] block. Other processes may hold the socket too, so its flags do not
-//! matter.
+//! Only [`Stream::sleep`] and [`Stream::pull_within`] block. Other processes may hold the socket too,
+//! so its flags do not matter.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -184,8 +184,8 @@ impl Stream {
         received.map_err(|error| self.end(error))
     }
 
-    /// The same. If there is nothing, polls and then sleeps for at most `timeout`. May return early, and
-    /// does once the socket takes outgoing bytes.
+    /// Receives as [`Stream::pull`]. If there is nothing, polls and then sleeps for at most `timeout`.
+    /// May return early, and does once the socket takes outgoing bytes.
     pub(super) fn pull_within(&mut self, timeout: Duration) -> Result<usize, Cut> {
         if timeout.is_zero() {
             return self.pull();
