@@ -14,9 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Limit of all waiting: a process that reaches it has hung. The longest, a quick form of a benchmark,
-/// takes 60 s alone.
-pub const FOR_EVER: Duration = Duration::from_secs(300);
+/// Limit of all waiting: a process that reaches it has hung.
+pub const FOR_EVER: Duration = Duration::from_secs(120);
 
 /// Time between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(2);
