@@ -63,7 +63,7 @@ impl Path {
     const OF_DOMAINS: [Path; 3] = [Path::Clear, Path::Encrypted, Path::Fenced];
 
     /// The operation that a rival is beside.
-    fn rivals(self) -> Option<Op> {
+    fn is_beside(self) -> Option<Op> {
         match self {
             Path::Clear | Path::Encrypted | Path::Fenced => None,
             Path::Libfabric => Some(Op::Read),
@@ -122,7 +122,7 @@ pub fn measure(
     let mut bed = Bed::start(rivals.contains(&Path::Memcached))?;
     let mut runner = Runner::new(progress);
     for op in Op::ALL {
-        let beside = rivals.iter().filter(|rival| rival.rivals() == Some(op));
+        let beside = rivals.iter().filter(|rival| rival.is_beside() == Some(op));
         let paths = Path::OF_DOMAINS.iter().chain(beside);
         let mut contest: Vec<_> = paths.map(|&path| Measurement { path, op }).collect();
         runner.contest(
@@ -272,13 +272,14 @@ impl Paths {
         all.find_map(|(known, series)| (*known == of).then_some(series))
     }
 
-    /// Ratio of an operation's figures over two paths, median of the rounds: of rates for streams,
-    /// of times otherwise.
+    /// Ratio of an operation's figures over two paths, median of the rounds: of rates for streams, of
+    /// means beside libfabric, whose program prints no other, and of medians otherwise.
     pub fn ratio(&self, op: Op, over: Path, under: Path) -> Option<f64> {
-        let [over, under] = [over, under].map(|path| self.series(Measurement { path, op }));
-        over?.ratio(under?, |round| match op {
-            Op::Stream => round.bytes_per_s(),
-            Op::Pingpong | Op::Read | Op::Get => round.quantile_ns(0.5),
+        let of = |path| self.series(Measurement { path, op });
+        of(over)?.ratio(of(under)?, |round| match (op, under) {
+            (Op::Stream, _) => round.bytes_per_s(),
+            (_, Path::Libfabric) => round.ops_per_s().map(f64::recip),
+            (Op::Pingpong | Op::Read | Op::Get, _) => round.quantile_ns(0.5),
         })
     }
 
