@@ -508,8 +508,6 @@ impl PacketChannel for Channel {
 
     fn wait(&mut self, timeout: Duration) {
         let (busy_poll, since) = (self.busy_poll, Instant::now());
-        self.pump();
-        self.give_credit();
         let left = busy_poll.poll_until(since, timeout, || {
             self.pump();
             self.give_credit();

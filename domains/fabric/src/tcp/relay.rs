@@ -101,7 +101,7 @@ pub fn relay(mut near: shm::Channel, mut remote: impl RemoteEnd, turns: &impl Tu
             // The drop tells the process of this host.
             (Carried::SourceEnded(_), _) => return drop(near),
             _ if inward.is_closed && outward.is_closed => return,
-            (Carried::Some, _) | (_, Carried::Some) => {
+            (Carried::Packets, _) | (_, Carried::Packets) => {
                 busy_poll.count_news();
                 since = Instant::now();
             }
@@ -143,9 +143,9 @@ struct Direction {
 /// The result of a turn.
 enum Carried {
     /// There may be more.
-    Some,
+    Packets,
     /// There is nothing at present, or no room for it.
-    None,
+    Nothing,
     /// There will be nothing more.
     SourceEnded(ChannelError),
 }
@@ -159,13 +159,13 @@ impl Direction {
     ) -> Carried {
         for count in 0..TURN {
             if self.is_closed {
-                return Carried::None;
+                return Carried::Nothing;
             }
             if !self.is_held {
                 match from.receive_held(&mut self.packet) {
                     Ok(Some(hold)) => self.hold = hold,
-                    Ok(None) if count > 0 => return Carried::Some,
-                    Ok(None) => return Carried::None,
+                    Ok(None) if count > 0 => return Carried::Packets,
+                    Ok(None) => return Carried::Nothing,
                     Err(error) => return Carried::SourceEnded(error),
                 }
             }
@@ -174,13 +174,13 @@ impl Direction {
             }
             if self.awaits_turn.is_some() {
                 self.is_held = true;
-                return Carried::None;
+                return Carried::Nothing;
             }
             self.is_held = match to.send_held(&[&self.packet], self.hold) {
                 Ok(()) => false,
                 Err(ChannelError::Full) => {
                     self.is_held = true;
-                    return Carried::None;
+                    return Carried::Nothing;
                 }
                 // The other direction reports how it ended, after its last packets.
                 Err(_) => {
@@ -189,7 +189,7 @@ impl Direction {
                 }
             };
         }
-        Carried::Some
+        Carried::Packets
     }
 
     /// Whether this direction waits for its source.

@@ -190,14 +190,16 @@ impl Stream {
         if timeout.is_zero() {
             return self.pull();
         }
-        let (busy_poll, since) = (self.busy_poll, Instant::now());
-        let (mut pulled, mut left) = (Ok(0), Some(timeout));
-        if self.unsent() == 0 && !self.is_full() {
-            left = busy_poll.poll_until(since, timeout, || {
-                pulled = self.pull();
-                pulled != Ok(0)
-            });
+        if self.unsent() > 0 || self.is_full() {
+            self.sleep(true, timeout);
+            return self.pull();
         }
+        let (busy_poll, since) = (self.busy_poll, Instant::now());
+        let mut pulled = Ok(0);
+        let left = busy_poll.poll_until(since, timeout, || {
+            pulled = self.pull();
+            pulled != Ok(0)
+        });
         if let Some(left) = left {
             self.sleep(true, left);
             self.busy_poll.record_wait(since);
