@@ -29,8 +29,10 @@ impl BusyPoll {
     const SHORT: Duration = Duration::from_micros(50);
 
     /// Passes the time between two polls, the first of which was at `since`; returns whether to
-    /// poll again. After the shortest window the thread yields its processor, on which the peer may
-    /// be waiting to run. Returns false where more threads are runnable than there are processors
+    /// poll again. The thread yields its processor, on which the peer may be waiting to run: after
+    /// the shortest window, and at once where more threads seem to be runnable than there are
+    /// processors. With three threads in a row on two processors, spinning first made a round trip
+    /// three times as long. Returns false where more threads are runnable than there are processors
     /// and sleeping brings more news.
     pub fn keeps_polling(self, since: Instant) -> bool {
         self.keeps_polling_at(Instant::now(), since)
@@ -41,7 +43,7 @@ impl BusyPoll {
         if contention::is_presumed(now) {
             return false;
         }
-        if before < Self::LEAST {
+        if before < Self::LEAST && !contention::is_suspected() {
             std::hint::spin_loop();
             return true;
         }

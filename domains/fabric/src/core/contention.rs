@@ -56,6 +56,12 @@ pub(crate) fn is_presumed(now: Instant) -> bool {
     KNOWN.is_presumed(|| since_start_us(now))
 }
 
+/// Whether the last look found more threads than processors: another may need this one to run. For
+/// every round of polling, like [`is_presumed`].
+pub(crate) fn is_suspected() -> bool {
+    KNOWN.is_suspected()
+}
+
 /// Counts news for which a thread may have waited.
 pub(crate) fn count_news() {
     KNOWN.count_news();
@@ -74,8 +80,9 @@ struct Contention {
     sleeps: AtomicBool,
     /// News during phases of trials, except those that threads counted at the same time.
     news: AtomicU64,
-    /// Whether news are counted: threads that poll in turns would pay for the count otherwise.
-    counts: AtomicBool,
+    /// Whether the last look found an excess of threads. Only then are news counted: threads that
+    /// poll in turns would pay for the count otherwise.
+    is_suspected: AtomicBool,
     trial: Mutex<Trial>,
 }
 
@@ -114,18 +121,22 @@ impl Contention {
             until: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             news: AtomicU64::new(0),
-            counts: AtomicBool::new(false),
+            is_suspected: AtomicBool::new(false),
             trial: Mutex::new(Trial::NONE),
         }
     }
 
     fn count_news(&self) {
-        if !self.counts.load(Ordering::Relaxed) {
+        if !self.is_suspected() {
             return;
         }
         // A lost count is harmless, and cheaper than a locked instruction.
         let news = self.news.load(Ordering::Relaxed);
         self.news.store(news.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn is_suspected(&self) -> bool {
+        self.is_suspected.load(Ordering::Relaxed)
     }
 
     fn is_presumed(&self, now: impl FnOnce() -> u64) -> bool {
@@ -191,12 +202,12 @@ impl Contention {
     fn begin(&self, trial: &mut Trial, now: u64) {
         trial.since = now;
         trial.news = self.news.load(Ordering::Relaxed);
-        self.counts.store(true, Ordering::Relaxed);
+        self.is_suspected.store(true, Ordering::Relaxed);
     }
 
     fn forget(&self, trial: &mut Trial) {
         *trial = Trial::NONE;
-        self.counts.store(false, Ordering::Relaxed);
+        self.is_suspected.store(false, Ordering::Relaxed);
     }
 
     /// Makes threads wait in one way for some time; returns whether they sleep.
@@ -264,7 +275,9 @@ mod tests {
         let known = Contention::none();
         let mut now = 2 * AGES;
         for _ in 0..3 {
+            assert!(!known.is_suspected());
             assert!(!known.is_found(now, || true));
+            assert!(known.is_suspected());
             assert!(!known.is_found(now + GLANCE - 1, never));
             assert!(!known.is_found(now + MOMENT - 1, || true));
             now += MOMENT + GLANCE;
@@ -346,6 +359,8 @@ mod tests {
         }
         assert!(now <= 2 * AGES + 100_000 + LONG);
         assert!(!known.is_presumed(|| now) && !known.is_found(now + FRESH - 1, never));
+        now += TRIAL;
+        assert!(!known.is_found(now, || false) && !known.is_suspected());
         assert!(
             !known.is_found(now + FRESH, || true),
             "a new excess counts anew"
