@@ -4,7 +4,8 @@
 //! * [`control`]: the command `simulate-control`.
 //! * [`bed`]: a leader, followers with agents, and hollow followers.
 //! * [`network`], [`rack`]: hosts in networks of their own, with Ethernet. On them [`failover`] with
-//!   [`etcd`], [`fence`], and [`paths`] between two hosts beside [`rivals`].
+//!   [`etcd`], [`fence`], and [`paths`] between two hosts beside a bare [`relay`] and
+//!   [`rivals`].
 //! * [`report`]: rows, targets and tables.
 
 mod bed;
@@ -15,6 +16,7 @@ mod fence;
 mod network;
 mod paths;
 mod rack;
+mod relay;
 mod report;
 mod rivals;
 
@@ -75,10 +77,11 @@ impl Plan {
         }
     }
 
-    fn steps(&self) -> usize {
+    /// Steps of the progress, beside so many rivals.
+    fn steps(&self, rivals: usize) -> usize {
         let rows = self.real.len() + self.hollow.len() + 1 + usize::from(self.load.is_some());
         let failovers = self.failovers as usize * Fault::ALL.len();
-        let turns = self.turns as usize * paths::count();
+        let turns = self.turns as usize * paths::count(rivals);
         rows + failovers + self.fenced as usize + 1 + turns
     }
 }
@@ -86,16 +89,16 @@ impl Plan {
 /// Measures everything. Nothing is left behind. The caller is the main thread.
 pub fn measure(effort: Effort, progress: &Progress) -> Result<Report, ClusterError> {
     let (start, plan) = (Instant::now(), Plan::of(effort));
-    progress.expect(plan.steps());
     let mut run = Run::new(start, effort, plan.domains);
+    run.rivals = rivals::check();
+    let rivals: Vec<Path> = run.present_rivals().collect();
+    progress.expect(plan.steps(rivals.len()));
     catch_signals()?;
     let can_failover = rack::check().and_then(|()| rack::check_etcd());
     progress.say("three candidates and etcd");
     run.failover = among(can_failover, || failover::measure(plan.failovers, progress))?;
     progress.say("hosts in networks of their own");
     run.fenced = among(rack::check(), || fence::measure(plan.fenced, progress))?;
-    run.rivals = rivals::check();
-    let rivals: Vec<Path> = run.present_rivals().collect();
     run.paths = among(rack::check(), || {
         paths::measure(plan.turns, plan.slice, &rivals, progress)
     })?;

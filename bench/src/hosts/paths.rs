@@ -1,5 +1,5 @@
 //! The paths between nodes of two hosts: in the clear, encrypted, and encrypted in a fenced domain.
-//! Beside them the [rivals], where these are installed.
+//! Beside them a bare [relay], and the [rivals] where these are installed.
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -10,6 +10,7 @@ use toroid_model::hosts::Encryption;
 use toroid_protocol::agent::NewDomain;
 
 use super::rack::{Rack, node};
+use super::relay;
 use super::rivals::{self, Memcached};
 use crate::cluster::{ClusterError, Process, member};
 use crate::plan::{self, LONG_WRITE};
@@ -52,6 +53,8 @@ pub enum Path {
     Encrypted,
     /// Encrypted, in a fenced domain.
     Fenced,
+    /// A round trip through three threads that poll and only copy bytes, beside a read.
+    Relay,
     /// Messages of two processes that poll, by libfabric's provider `tcp`; a round trip beside a read.
     Libfabric,
     /// A process of memcached and its client, beside a get.
@@ -62,11 +65,11 @@ impl Path {
     /// Paths of domains.
     const OF_DOMAINS: [Path; 3] = [Path::Clear, Path::Encrypted, Path::Fenced];
 
-    /// The operation that a rival is beside.
+    /// The operation that another path is beside.
     fn is_beside(self) -> Option<Op> {
         match self {
             Path::Clear | Path::Encrypted | Path::Fenced => None,
-            Path::Libfabric => Some(Op::Read),
+            Path::Relay | Path::Libfabric => Some(Op::Read),
             Path::Memcached => Some(Op::Get),
         }
     }
@@ -107,9 +110,9 @@ impl fmt::Display for Measurement {
 #[derive(Debug)]
 pub struct Paths(pub Vec<(Measurement, Series)>);
 
-/// Number of measurements, with all rivals.
-pub const fn count() -> usize {
-    Op::ALL.len() * Path::OF_DOMAINS.len() + 2
+/// Number of measurements beside so many rivals.
+pub const fn count(rivals: usize) -> usize {
+    Op::ALL.len() * Path::OF_DOMAINS.len() + 1 + rivals
 }
 
 /// Takes `rounds` turns of each measurement, of this time each, and of these rivals.
@@ -122,7 +125,8 @@ pub fn measure(
     let mut bed = Bed::start(rivals.contains(&Path::Memcached))?;
     let mut runner = Runner::new(progress);
     for op in Op::ALL {
-        let beside = rivals.iter().filter(|rival| rival.is_beside() == Some(op));
+        let others = [Path::Relay].iter().chain(rivals);
+        let beside = others.filter(|other| other.is_beside() == Some(op));
         let paths = Path::OF_DOMAINS.iter().chain(beside);
         let mut contest: Vec<_> = paths.map(|&path| Measurement { path, op }).collect();
         runner.contest(
@@ -227,12 +231,14 @@ impl Bed {
 
     fn measure(&mut self, of: &Measurement, time: Duration) -> Result<Samples, ClusterError> {
         let networks = &self.racks[0].networks;
+        let single = Pace {
+            time,
+            batch: Some(1),
+        };
         match (of.path, &mut self.memcached) {
+            (Path::Relay, _) => return relay::round_trips(networks, SHORT, single),
             (Path::Libfabric, _) => return rivals::round_trips(networks, SHORT, time),
-            (Path::Memcached, Some(memcached)) => {
-                let batch = Some(1);
-                return memcached.gets(Pace { time, batch });
-            }
+            (Path::Memcached, Some(memcached)) => return memcached.gets(single),
             _ => {}
         }
         let Some(pair) = self.pairs.get_mut(of.path as usize) else {
@@ -304,6 +310,7 @@ impl Paths {
                 "fence_one_sided_ratio",
                 of(Op::Read, Path::Fenced, Path::Encrypted),
             )
+            .with("relay_ratio", of(Op::Read, Path::Clear, Path::Relay))
             .with(
                 "libfabric_ratio",
                 of(Op::Read, Path::Clear, Path::Libfabric),

@@ -481,6 +481,7 @@ mod tests {
             "leaked_bytes",
             "leaked_frames",
             "stream_ratio",
+            "relay_ratio",
             "libfabric_ratio",
             "memcached_ratio",
         ] {

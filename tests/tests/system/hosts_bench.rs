@@ -82,6 +82,7 @@ fn check_paths(report: &Value) {
         "one_sided",
         "fence_stream",
         "fence_one_sided",
+        "relay",
         "libfabric",
         "memcached",
     ] {
@@ -92,7 +93,7 @@ fn check_paths(report: &Value) {
         );
     }
     let rows = report["paths"].as_array().expect("rows are a list");
-    assert_eq!(rows.len(), 14);
+    assert_eq!(rows.len(), 15);
     assert!(
         rows.iter()
             .all(|row| row["errors"] == 0 || row.get("errors").is_none())
