@@ -203,11 +203,12 @@ impl<'a> Round<'a> {
         Ok(process)
     }
 
-    /// Waits until each member that the leaver reaches hears more of each kind.
+    /// Waits until each member that the leaver reaches hears more of each kind. The member on a host that
+    /// is cut off may be frozen at any moment.
     fn hear(&mut self) -> Result<(), ClusterError> {
         let (start, since) = (Instant::now(), now_ns());
         for stayer in &mut self.stayers {
-            if self.is_cut && stayer.host == LEADER {
+            if self.is_cut && [LEADER, CUT].contains(&stayer.host) {
                 continue;
             }
             let cluster = &self.rack.hosts[stayer.host];
