@@ -29,11 +29,10 @@ impl BusyPoll {
     const SHORT: Duration = Duration::from_micros(50);
 
     /// Passes the time between two polls, the first of which was at `since`; returns whether to
-    /// poll again. The thread yields its processor, on which the peer may be waiting to run: after
-    /// the shortest window, and at once where more threads seem to be runnable than there are
-    /// processors. With three threads in a row on two processors, spinning first made a round trip
-    /// three times as long. Returns false where more threads are runnable than there are processors
-    /// and sleeping brings more news.
+    /// poll again. After the shortest window the thread yields its processor, on which the peer may
+    /// be waiting to run. After short waits it yields at once where more threads seem to be runnable
+    /// than there are processors. Returns false where more threads are runnable than there are
+    /// processors and sleeping brings more news.
     pub fn keeps_polling(self, since: Instant) -> bool {
         self.keeps_polling_at(Instant::now(), since)
     }
@@ -43,7 +42,10 @@ impl BusyPoll {
         if contention::is_presumed(now) {
             return false;
         }
-        if before < Self::LEAST && !contention::is_suspected() {
+        // Three threads in a row on two processors: spinning first made a round trip three times as
+        // long. After a long wait there may be threads that compute, and a yield lasts for their turn.
+        let yields_at_once = self.window > Self::LEAST && contention::is_suspected();
+        if before < Self::LEAST && !yields_at_once {
             std::hint::spin_loop();
             return true;
         }

@@ -8,6 +8,9 @@
 //! The number of runnable threads comes from /proc/loadavg (proc(5)). A look costs some
 //! microseconds, so threads share the result of the last look for a while.
 //!
+//! * From a look that finds an excess of threads until one that finds none, threads that poll yield
+//!   their processors between two polls in place of spinning ([`is_suspected`]). While polling is
+//!   the better way, the next look may be [`LONG`] away.
 //! * An excess of threads that lasts longer than [`MOMENT`], without a look in between that found
 //!   none, is tried as contention. A kernel thread that runs for some microseconds does not count.
 //! * In a trial threads sleep at once for [`TRIAL`]. The trial shows contention if this process then
@@ -56,8 +59,8 @@ pub(crate) fn is_presumed(now: Instant) -> bool {
     KNOWN.is_presumed(|| since_start_us(now))
 }
 
-/// Whether the last look found more threads than processors: another may need this one to run. For
-/// every round of polling, like [`is_presumed`].
+/// Whether the last look found more threads than processors: another thread may need this processor.
+/// For every round of polling, like [`is_presumed`].
 pub(crate) fn is_suspected() -> bool {
     KNOWN.is_suspected()
 }
