@@ -203,8 +203,8 @@ impl<'a> Round<'a> {
         Ok(process)
     }
 
-    /// Waits until each member that the leaver reaches hears more of each kind. The member on a host that
-    /// is cut off may be frozen at any moment.
+    /// Waits until each member that the leaver reaches hears more of each kind. Once the leaver's host is
+    /// cut off, its member is not asked: the host freezes it when the lease ends.
     fn hear(&mut self) -> Result<(), ClusterError> {
         let (start, since) = (Instant::now(), now_ns());
         for stayer in &mut self.stayers {

@@ -1,11 +1,14 @@
-//! Round trips through a bare relay: the least time of a path through a proxy on this machine.
+//! Round trips through a bare relay between two hosts: about the least time of a path through a proxy on
+//! this machine. (The relay of [`ether`](crate::ether) is one between two interfaces.)
 //!
 //! A thread copies bytes between a socket pair and a connection with an echo on the other host, as the
 //! initiator's proxy does. All three threads poll, and yield their processors between two polls.
 
+use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::panic::resume_unwind;
 use std::thread;
 
 use anyhow::{Result, bail};
@@ -15,8 +18,8 @@ use crate::cluster::{ClusterError, system};
 use crate::samples::Samples;
 use crate::worker::sampler::{self, Pace, Work};
 
-/// Bytes that the relay copies at a time.
-const BUFFER: usize = 4096;
+/// Bytes that are copied at a time: more than a message.
+const BUFFER: usize = 256;
 
 /// Measures round trips of messages of `bytes` bytes.
 pub fn round_trips(networks: &Networks, bytes: usize, pace: Pace) -> Result<Samples, ClusterError> {
@@ -27,10 +30,21 @@ pub fn round_trips(networks: &Networks, bytes: usize, pace: Pace) -> Result<Samp
     };
     thread::scope(|scope| {
         // Both end when the socket that they read has ended, one after the other.
-        scope.spawn(move || echo(&far));
-        scope.spawn(move || relay(&proxy, &near));
+        let threads = [
+            scope.spawn(move || echo(&far)),
+            scope.spawn(move || relay(&proxy, &near)),
+        ];
         let samples = sampler::sample(&mut work, pace);
         drop(work);
+        for thread in threads {
+            match thread.join() {
+                Ok(Err(error)) if error.kind() != ErrorKind::UnexpectedEof => {
+                    return Err(system("relay")(error));
+                }
+                Ok(_) => {}
+                Err(panic) => resume_unwind(panic),
+            }
+        }
         samples.map_err(ClusterError::ours)
     })
 }
@@ -60,7 +74,7 @@ fn sockets(
     Ok((user, proxy, near, far))
 }
 
-fn echo(connection: &TcpStream) -> io::Result<()> {
+fn echo(connection: &TcpStream) -> io::Result<Infallible> {
     loop {
         if !pass(connection, connection)? {
             thread::yield_now();
@@ -68,7 +82,7 @@ fn echo(connection: &TcpStream) -> io::Result<()> {
     }
 }
 
-fn relay(near: &UnixStream, far: &TcpStream) -> io::Result<()> {
+fn relay(near: &UnixStream, far: &TcpStream) -> io::Result<Infallible> {
     loop {
         if !(pass(near, far)? | pass(far, near)?) {
             thread::yield_now();
