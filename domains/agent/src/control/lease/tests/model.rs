@@ -247,7 +247,9 @@ impl Model for Fence {
 
 #[test]
 fn no_leaver_writes_after_the_return_whatever_happens() {
-    let checker = Fence(Without::Nothing).checker().spawn_bfs().join();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checker = Fence(Without::Nothing).checker().threads(threads);
+    let checker = checker.spawn_bfs().join();
     checker.assert_properties();
     println!("{} states", checker.unique_state_count());
 }
