@@ -42,10 +42,7 @@ impl BusyPoll {
         if contention::is_presumed(now) {
             return false;
         }
-        // Three threads in a row on two processors: spinning first made a round trip three times as
-        // long. After a long wait there may be threads that compute, and a yield lasts for their turn.
-        let yields_at_once = self.window > Self::LEAST && contention::is_suspected();
-        if before < Self::LEAST && !yields_at_once {
+        if before < Self::LEAST && !self.yields_at_once(contention::is_suspected()) {
             std::hint::spin_loop();
             return true;
         }
@@ -55,6 +52,13 @@ impl BusyPoll {
         std::thread::yield_now();
         // A poller is not woken, so one that was off its processor for long is late.
         since.elapsed() - before < Self::SHORT
+    }
+
+    /// Whether a thread yields its processor also within the shortest window. With three threads in a
+    /// row on two processors, spinning made a round trip three times as long. After a long wait
+    /// there may be threads that compute, and a yield lasts for their turn.
+    fn yields_at_once(self, may_be_contention: bool) -> bool {
+        may_be_contention && self.window > Self::LEAST
     }
 
     /// Counts news that came while a thread polled with [`BusyPoll::keeps_polling`].
@@ -126,6 +130,18 @@ mod tests {
         assert_eq!(busy_poll.window, BusyPoll::MOST);
         busy_poll.learn(BusyPoll::MOST);
         assert_eq!(busy_poll.window, BusyPoll::LEAST);
+    }
+
+    /// Regression: beside threads that compute, each wait lasted for their turn.
+    #[test]
+    fn only_after_short_waits_a_thread_yields_at_once() {
+        let mut busy_poll = BusyPoll::default();
+        assert!(!busy_poll.yields_at_once(true));
+        busy_poll.learn(Duration::from_micros(30));
+        assert!(busy_poll.yields_at_once(true));
+        assert!(!busy_poll.yields_at_once(false));
+        busy_poll.learn(BusyPoll::MOST);
+        assert!(!busy_poll.yields_at_once(true));
     }
 
     #[test]
