@@ -131,11 +131,13 @@ fn addresses_that_are_of_no_use_are_named_and_files_override_them() {
         let exec = a.agent.exec("0,1,0", "true");
         exec.fails(FAILED, &["host b", "see `toroid status`"]);
 
-        // A leader that has started again has a new term, which a follower takes over once they meet.
-        let gets_to_b = || {
+        // A leader that has started again has a new term, which its follower takes over once they meet.
+        let follows_again = || {
             a.meets("b");
-            let exec = || a.agent.exec("0,1,0", "true").status == 0;
-            eventually("a command of host a runs on host b", exec);
+            let term = |host: &Host| host.agent.status()["revision"]["term"].clone();
+            assert!(term(a).is_object());
+            eventually("host b is in the term of host a", || term(b) == term(a));
+            a.agent.exec("0,1,0", "true").ok();
         };
 
         // The file of a has an address that is good for a.
@@ -146,7 +148,7 @@ fn addresses_that_are_of_no_use_are_named_and_files_override_them() {
             ..Oddities::default()
         };
         again(a, good).ok();
-        gets_to_b();
+        follows_again();
         assert!(a.about("b")["problem"].is_null());
         assert_eq!(listed(a, "b"), right.as_str());
 
@@ -157,7 +159,7 @@ fn addresses_that_are_of_no_use_are_named_and_files_override_them() {
             ..good
         };
         again(a, stale).ok();
-        gets_to_b();
+        follows_again();
         b.trunk_to("a");
 
         let all = Oddities {
