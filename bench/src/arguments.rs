@@ -97,7 +97,8 @@ enum Command {
     ///
     /// Starts private agents, each a host of its own, and hollow hosts: sessions that confirm changes
     /// without carrying them out. Failover, fences and paths between hosts need root and
-    /// /dev/net/tun; failover also the feature etcd, the program etcd, and 400 MB in /dev/shm.
+    /// /dev/net/tun; failover also the feature etcd, the program etcd, and 400 MB in /dev/shm. Paths are
+    /// compared with a bare relay, and with fi_pingpong and memcached where these are installed.
     /// Otherwise their figures are null, with the reason. Leaves nothing behind.
     Hosts(Common),
 
