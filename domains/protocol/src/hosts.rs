@@ -242,7 +242,8 @@ pub enum HostResponse {
     /// identifier.
     Unsettled(Refusal),
     /// The host does not lead any more, or starts again: the change is to be requested again from
-    /// the next leader. It may have been made.
+    /// the next leader. It may have been made. Or the hosts are in different terms: the ticket is to
+    /// be requested again when both follow the leader.
     Again(Refusal),
     /// The reply to a [`HostRequest::Change`] or [`HostRequest::Query`].
     Reply(Box<Reply>),

@@ -250,7 +250,7 @@ fn strangers_get_no_further_and_keep_nobody_out() {
     strangers.says("idle");
     let heard = strangers.so_far();
     // Its own versions come with the answer.
-    assert!(heard.contains(r"version b'toroidv\x0b\x0b'"), "{heard}");
+    assert!(heard.contains(r"version b'toroidv\x0c\x0c'"), "{heard}");
     assert!(heard.contains("key b'toroidw'"), "{heard}");
     assert!(heard.contains("ticket b'toroidt'"), "{heard}");
     assert!(heard.contains("clear b'toroidc'"), "{heard}");

@@ -131,12 +131,9 @@ fn addresses_that_are_of_no_use_are_named_and_files_override_them() {
         let exec = a.agent.exec("0,1,0", "true");
         exec.fails(FAILED, &["host b", "see `toroid status`"]);
 
-        // A leader that has started again has a new term, which its follower takes over once they meet.
+        // A leader that has started again has a new term. A command waits until its follower has it.
         let follows_again = || {
             a.meets("b");
-            let term = |host: &Host| host.agent.status()["revision"]["term"].clone();
-            assert!(term(a).is_object());
-            eventually("host b is in the term of host a", || term(b) == term(a));
             a.agent.exec("0,1,0", "true").ok();
         };
 

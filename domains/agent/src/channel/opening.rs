@@ -27,7 +27,7 @@ pub(crate) const OPENING: usize = 64;
 pub(crate) const PROOF: usize = 48;
 
 /// Lowest and highest version of the session protocol of this release.
-pub(super) const VERSIONS: (u8, u8) = (11, 11);
+pub(super) const VERSIONS: (u8, u8) = (12, 12);
 
 const MAGIC: Range<usize> = 0..6;
 const WORD_AT: usize = 6;

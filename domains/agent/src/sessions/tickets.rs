@@ -2,6 +2,8 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::Directory;
@@ -14,12 +16,19 @@ use crate::channel::SessionError;
 use crate::channel::data::{self, Ticket};
 use crate::channel::secure::{HANDSHAKE, SILENCE, Session};
 use crate::cluster::addresses::no_address;
-use crate::cluster::link::Link;
-use crate::cluster::revisions::{At, check_term};
+use crate::cluster::link::{Link, NoAnswer};
+use crate::cluster::revisions::{At, check_fabric, check_term};
 use crate::cluster::tickets::may_connect;
 use crate::cluster::{CannotDial, Cluster, unreachable};
 use crate::core::host::Host;
 use crate::random::from_hex;
+
+/// Longest time in which two hosts come to follow a new leader, once both reach it: sessions are
+/// tried again every 2 s at most.
+const SETTLES: Duration = Duration::from_secs(3);
+
+/// Time between two requests for a ticket.
+const PAUSE: Duration = Duration::from_millis(50);
 
 const REMEDY: &str = "see `toroid status` on both hosts; then try again";
 
@@ -32,8 +41,12 @@ pub(super) fn give_ticket(
 ) -> HostResponse {
     let directory = host.members.directory(Directory::clone);
     let (to, revision) = (asking.0, directory.revision());
-    if let Err(refusal) = check_term(asking, (&cluster.config.host, revision)) {
+    let own = (cluster.config.host.as_str(), revision);
+    if let Err(refusal) = check_fabric(asking, own) {
         return HostResponse::Refused(refusal);
+    }
+    if let Err(refusal) = check_term(asking, own) {
+        return HostResponse::Again(refusal);
     }
     if !directory.is_admitted(to) {
         let message = format!("host {to} is not admitted, or was removed");
@@ -90,7 +103,8 @@ fn has_listener(host: &Host, directory: &Directory, between: NodePair) -> Result
 
 impl Host {
     /// Opens a data connection to another host, and agrees on keys unless encryption is off. Takes
-    /// as long as the network does, and at most some seconds.
+    /// as long as the network does and as the hosts need to follow a new leader, and at most some
+    /// seconds.
     pub(crate) fn data_connection(
         &self,
         carrier: &str,
@@ -104,18 +118,8 @@ impl Host {
             ));
         };
         cluster.check_directory()?;
-        let link = self.link_to(cluster, carrier)?;
+        let ticket = self.ticket(cluster, carrier, wanted)?;
         let failed = |why: String| unreachable(carrier, &why, REMEDY);
-        let revision = self.members.directory(Directory::revision);
-        let ticket = match link.ask(HostRequest::Ticket { wanted, revision }, SILENCE) {
-            Ok(HostResponse::Ticket(text)) => {
-                let bytes = from_hex(&text).ok_or_else(|| failed("bad ticket".into()))?;
-                Ticket(bytes)
-            }
-            Ok(HostResponse::Refused(refusal)) => return Err(refusal),
-            Ok(_) => return Err(failed("it does not answer as it should".into())),
-            Err(error) => return Err(failed(error.to_string())),
-        };
         let directory = self.members.directory(Directory::clone);
         let mut made = Err(no_address(carrier, &cluster.config.host));
         for address in cluster.addresses_of(carrier, Some(&directory)) {
@@ -132,6 +136,38 @@ impl Host {
             }
         }
         made
+    }
+
+    /// Gets a ticket from another host. Waits while one of the two does not follow a new leader yet.
+    fn ticket(
+        &self,
+        cluster: &Cluster,
+        carrier: &str,
+        wanted: TicketPurpose,
+    ) -> Result<Ticket, Refusal> {
+        let failed = |why: &str| unreachable(carrier, why, REMEDY);
+        let until = Instant::now() + SETTLES;
+        loop {
+            let revision = self.members.directory(Directory::revision);
+            let link = self.link_to(cluster, carrier)?;
+            let refusal = match link.ask(HostRequest::Ticket { wanted, revision }, SILENCE) {
+                Ok(HostResponse::Ticket(text)) => {
+                    return from_hex(&text)
+                        .map(Ticket)
+                        .ok_or_else(|| failed("bad ticket"));
+                }
+                Ok(HostResponse::Refused(refusal)) => return Err(refusal),
+                Ok(HostResponse::Again(refusal)) => refusal,
+                Ok(_) => return Err(failed("it does not answer as it should")),
+                // With the leader that was; there may be a session with the next one.
+                Err(error @ NoAnswer::Ended) => failed(&error.to_string()),
+                Err(error) => return Err(failed(&error.to_string())),
+            };
+            if Instant::now() >= until {
+                return Err(refusal);
+            }
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Opens a session with another host, which must have its key in this host's directory.
