@@ -1,4 +1,5 @@
-//! Links, addresses and routes of the calling thread's network namespace, over rtnetlink.
+//! Links, addresses and routes of the calling thread's network namespace, over rtnetlink, and
+//! tables of nftables.
 //!
 //! Requests are synchronous: each method returns when the kernel has acknowledged.
 
@@ -7,14 +8,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
     NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
 };
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
 };
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -26,6 +27,7 @@ use nix::errno::Errno;
 
 mod bridge;
 pub mod namespace;
+pub mod nftables;
 pub mod policy;
 
 /// Multicast group of changed links (RTNLGRP_LINK).
@@ -86,15 +88,17 @@ pub struct Link {
     pub up: bool,
     /// Whether something is at its other end.
     pub has_carrier: bool,
+    /// Whether it sends packets, which begins some time after both.
+    pub is_operational: bool,
 }
 
 impl Link {
     /// Whether both are the same interface with the same settings, in whatever state.
     pub fn is_same_interface(&self, other: &Link) -> bool {
-        let (up, has_carrier) = (other.up, other.has_carrier);
         let present = Link {
-            up,
-            has_carrier,
+            up: other.up,
+            has_carrier: other.has_carrier,
+            is_operational: other.is_operational,
             ..self.clone()
         };
         present == *other
@@ -187,6 +191,16 @@ impl Netlink {
             }
             answers => answers?.iter().find_map(link_in).ok_or_else(missing),
         }
+    }
+
+    /// All links of the namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let answers = self.request("list", "interfaces", request, NLM_F_DUMP)?;
+        Ok(answers.iter().filter_map(link_in).collect())
     }
 
     /// The index of the link with this name.
@@ -541,6 +555,7 @@ fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
         queue_len: 0,
         up: message.header.flags.contains(LinkFlags::Up),
         has_carrier: message.header.flags.contains(LinkFlags::LowerUp),
+        is_operational: false,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -548,6 +563,7 @@ fn link_in(answer: &RouteNetlinkMessage) -> Option<Link> {
             LinkAttribute::Address(mac) => link.mac.clone_from(mac),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::TxQueueLen(packets) => link.queue_len = *packets,
+            LinkAttribute::OperState(state) => link.is_operational = *state == State::Up,
             _ => {}
         }
     }

@@ -157,7 +157,7 @@ fn a_locked_port_admits_one_mac_address_and_nothing_is_flooded() {
         there.set_up(index).unwrap();
         let port = here.index(&name).unwrap();
         here.add_locked_port(bridge, port, mac(member)).unwrap();
-        sockets.push(namespace::inside(namespace, packet_socket).unwrap());
+        sockets.push(namespace::inside(namespace, || packet_socket("member")).unwrap());
     }
     let frame = |to: [u8; 6], from: [u8; 6], body: u8| {
         let mut frame = [to.as_slice(), &from, &ETHERTYPE].concat();
@@ -188,17 +188,121 @@ fn a_locked_port_admits_one_mac_address_and_nothing_is_flooded() {
 /// An EtherType for experiments.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
-/// A socket for all frames of the interface `member`.
-fn packet_socket() -> OwnedFd {
+/// A socket for all frames of an interface.
+fn packet_socket(name: &str) -> OwnedFd {
     let all = SockProtocol::EthAll;
     let socket = socket(Family::Packet, SockType::Raw, SockFlag::empty(), all).unwrap();
     let mut interfaces = getifaddrs().unwrap();
     let link = interfaces.find_map(|one| {
-        let is_it = one.interface_name == "member";
+        let is_it = one.interface_name == name;
         let address = one.address.filter(|_| is_it)?;
         address.as_link_addr().copied()
     });
     bind(socket.as_raw_fd(), &link.unwrap()).unwrap();
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(30, 0)).unwrap();
     socket
+}
+
+/// Needs root. Runs in namespaces of its own, which end with it.
+#[test]
+#[ignore = "needs root"]
+fn rules_forward_what_a_map_names_and_a_refused_batch_changes_nothing() {
+    use super::nftables::{Base, Batch, Element, Expression, Nftables};
+    let [here, there] = [namespace::create(), namespace::create()].map(Result::unwrap);
+    let mut netlink = Netlink::open_in(here.as_fd()).unwrap();
+    let mut beyond = Netlink::open_in(there.as_fd()).unwrap();
+    // Two devices here, the other end of each there.
+    for (outer, inner) in [("v1", "one"), ("v2", "two")] {
+        netlink.create_veth(outer, inner, there.as_fd()).unwrap();
+        for (netlink, name) in [(&mut netlink, outer), (&mut beyond, inner)] {
+            let index = netlink.index(name).unwrap();
+            netlink.set_up(index).unwrap();
+        }
+    }
+    let names: Vec<String> = netlink
+        .links()
+        .unwrap()
+        .into_iter()
+        .map(|l| l.name)
+        .collect();
+    assert!(
+        ["lo", "v1", "v2"]
+            .iter()
+            .all(|name| names.iter().any(|its| its == name))
+    );
+    let to = netlink.index("v2").unwrap();
+
+    let mut tables = Nftables::open_in(here.as_fd()).unwrap();
+    let kinds = |value: u32| Element {
+        key: vec![0x88, 0xb5],
+        value: Some(value.to_ne_bytes()),
+    };
+    let mut batch = Batch::new("test");
+    batch.set("kinds", 2, true);
+    batch.chain("shared", None);
+    let steps = [
+        Expression::Load {
+            base: Base::Link,
+            offset: 12,
+            len: 2,
+            to: 0,
+        },
+        Expression::Lookup {
+            set: "kinds".into(),
+            key: 0,
+            to: Some(0),
+        },
+        Expression::Forward { device: 0 },
+    ];
+    batch.rule("shared", &steps);
+    batch.chain("v1", Some("v1"));
+    let chain = "shared".into();
+    batch.rule("v1", &[Expression::Jump { chain }]);
+    tables.commit(&batch).unwrap();
+    // The same once more, as after a restart.
+    tables.commit(&batch).unwrap();
+
+    let [one, two] = ["one", "two"].map(|name| {
+        let socket = namespace::inside(&there, || packet_socket(name)).unwrap();
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(0, 200_000)).unwrap();
+        socket
+    });
+    let frame = [
+        &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..],
+        &[7; 46],
+    ]
+    .concat();
+    let passes = || {
+        send(one.as_raw_fd(), &frame, MsgFlags::empty()).unwrap();
+        let mut heard = [0; 2048];
+        // Others are of the kernel's own.
+        while let Ok(len) = recv(two.as_raw_fd(), &mut heard, MsgFlags::empty()) {
+            if heard[..len] == frame {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(!passes());
+    let mut batch = Batch::new("test");
+    batch.add("kinds", &[kinds(to)]);
+    tables.commit(&batch).unwrap();
+    assert!(passes());
+
+    // An element that is not there: nothing of the batch takes effect.
+    let mut batch = Batch::new("test");
+    batch.clear("kinds");
+    let mut absent = kinds(to);
+    absent.key = vec![1, 2];
+    batch.remove("kinds", &[absent]);
+    let refused = tables.commit(&batch).unwrap_err();
+    assert!(
+        refused.to_string().contains("table test of nftables"),
+        "{refused}"
+    );
+    assert!(passes());
+    let mut batch = Batch::new("test");
+    batch.clear("kinds");
+    tables.commit(&batch).unwrap();
+    assert!(!passes());
 }

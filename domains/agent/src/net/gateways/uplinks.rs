@@ -62,6 +62,7 @@ mod tests {
     #[test]
     fn an_uplink_that_goes_down_is_a_new_problem_of_the_same_interface() {
         let up = Link {
+            is_operational: true,
             index: 1,
             name: "eth1".into(),
             mac: vec![2; 6],
