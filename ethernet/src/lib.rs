@@ -29,6 +29,7 @@
 //! * [`offload`]: GSO packets and checksums that a kernel left out; segmentation and coalescing.
 //! * [`port`]: ports of the switch: TAPs, sockets of userspace stacks, uplinks.
 //! * [`interface`]: the interface of a port in the network namespace of its node.
+//! * `kernel`: frames between members that do not pass through the driver.
 //! * [`tunnel`]: packets to and from the driver of another host.
 //! * `delay_line`: frames that are under way on the links of a model.
 //! * [`forward`]: which members of a domain a frame reaches; decisions without I/O.
@@ -44,6 +45,7 @@ pub mod driver;
 pub mod forward;
 pub mod headers;
 pub mod interface;
+mod kernel;
 pub mod offload;
 pub mod port;
 pub mod role;

@@ -257,5 +257,6 @@ fn port(domain: u32, x: u8) -> Port {
         forward: false,
         stack: false,
         rate: None,
+        kernel: false,
     }
 }

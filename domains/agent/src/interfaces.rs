@@ -19,6 +19,9 @@ pub(crate) struct Interfaces {
     pub(crate) offload: bool,
     /// Whether all are links for userspace stacks.
     pub(crate) stacks: bool,
+    /// Whether frames may pass through the kernel alone: the agent is root's, and emulates no torus.
+    #[serde(default)]
+    pub(crate) kernel: bool,
 }
 
 impl Interfaces {
@@ -43,6 +46,7 @@ impl Interfaces {
         let interfaces = Interfaces {
             offload: offload.unwrap_or(true),
             stacks: no_taps.is_some(),
+            kernel: false,
         };
         Ok((interfaces, no_taps))
     }

@@ -344,6 +344,7 @@ impl Control {
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         } = properties;
         self.call(&Request::DomainSet {
@@ -352,6 +353,7 @@ impl Control {
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         })
     }

@@ -44,6 +44,7 @@ pub use links::MAX_LINKS;
 pub use ownership::Ownership;
 use toroid_fabric::{NodeId, Torus};
 
+use crate::ethernet::EthernetPath;
 use crate::host_key::PublicKey;
 use crate::link::DomainLinks;
 use crate::names::is_domain_name;
@@ -248,6 +249,7 @@ impl Directory {
             forward: false,
             sealed: wanted.sealed,
             fence: wanted.fence.map(Fence::first),
+            ethernet: wanted.ethernet,
             gateways: Vec::new(),
             links: DomainLinks::default(),
             since: match epoch {
@@ -479,6 +481,18 @@ impl Directory {
     /// [`DirectoryError::NoSuchDomain`].
     pub fn seal(&mut self, name: &str, sealed: bool) -> Result<Domain, DirectoryError> {
         self.change(name, |domain| domain.sealed = sealed)
+    }
+
+    /// Sets the path of frames between members of one host.
+    ///
+    /// # Errors
+    /// [`DirectoryError::NoSuchDomain`].
+    pub fn set_ethernet(
+        &mut self,
+        name: &str,
+        ethernet: EthernetPath,
+    ) -> Result<Domain, DirectoryError> {
+        self.change(name, |domain| domain.ethernet = ethernet)
     }
 
     /// Changes a domain, except for its name. Returns the domain after that.

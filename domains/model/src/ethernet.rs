@@ -1,6 +1,36 @@
-//! Offloads of an interface, and the reasons for which the driver drops a frame.
+//! Paths of frames, offloads of an interface, and the reasons for which the driver drops a frame.
 
 use serde::{Deserialize, Serialize};
+
+/// Path of frames between members of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EthernetPath {
+    /// Through the kernel alone where it keeps every promise of the domain, and the driver otherwise.
+    #[default]
+    Auto,
+    /// The same, if it does so for the domain when this is set.
+    Kernel,
+    /// All through the driver.
+    Driver,
+}
+
+crate::as_text::display_serde_name!(EthernetPath);
+
+impl EthernetPath {
+    /// Whether it is the default.
+    pub fn is_auto(&self) -> bool {
+        *self == EthernetPath::Auto
+    }
+}
+
+impl std::str::FromStr for EthernetPath {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        crate::as_text::variant(text).ok_or("use auto, kernel or driver")
+    }
+}
 
 /// Something that a kernel may leave undone in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

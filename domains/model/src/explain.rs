@@ -63,6 +63,9 @@ pub struct Path {
     pub provider: Option<String>,
     /// Mechanisms that exclude other nodes.
     pub enforced_by: Vec<Guard>,
+    /// Why frames pass through the driver on one host, and not through the kernel alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_kernel: Option<String>,
     /// Limitation to certain programs, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
@@ -88,6 +91,9 @@ pub enum Guard {
     Mapping,
     /// The agent hands descriptors to members only.
     Agent,
+    /// The kernel forwards frames between assigned addresses of full members, and the driver checks
+    /// all others.
+    Kernel,
     /// The Ethernet driver checks partition, epoch and source of every frame.
     Driver,
     /// The driver of the other host checks them again, and that the sending host carries the source.
@@ -115,6 +121,10 @@ impl fmt::Display for Guard {
         f.write_str(match self {
             Guard::Mapping => "mappings, which need a descriptor",
             Guard::Agent => "the agent, which hands those to members only",
+            Guard::Kernel => {
+                "the kernel, which forwards between members' addresses, and the driver, which checks \
+                 every other frame"
+            }
             Guard::Driver => "the driver, which checks every frame",
             Guard::RemoteDriver => "the other host's driver, which checks source and epoch again",
             Guard::TargetProxy => "the target proxy of the other host, which checks every request",
@@ -151,6 +161,7 @@ impl Path {
             may: true,
             provider: Some(provider.into()),
             enforced_by: enforced_by.into(),
+            without_kernel: None,
             limit: None,
             objection: None,
         }
@@ -161,6 +172,7 @@ impl Path {
             may: false,
             provider: None,
             enforced_by: Vec::new(),
+            without_kernel: None,
             limit: None,
             objection: Some(objection),
         }
@@ -199,7 +211,13 @@ impl Facts<'_> {
                         self.remote_ethernet(here, there, &stacks),
                         self.remote_rdma(),
                     ),
-                    (None, _) => (self.ethernet(from == to, &stacks), self.rdma()),
+                    (None, _) => {
+                        let mut ethernet = self.ethernet(from == to, &stacks);
+                        if ethernet.may && from != to {
+                            self.pass(&mut ethernet, info, [from, to]);
+                        }
+                        (ethernet, self.rdma())
+                    }
                 }
             }
         };
@@ -329,6 +347,23 @@ impl Facts<'_> {
         Path {
             limit: no_interfaces(stacks),
             ..Path::yes(kind(stacks), &guards)
+        }
+    }
+
+    /// Says whether frames between two members of this host pass through the kernel alone.
+    fn pass(&self, ethernet: &mut Path, info: &DomainInfo, ends: [Place; 2]) {
+        let of_member = |place: Place| {
+            let why = member(info, place)?.spec().without_kernel()?;
+            Some(format!("{place} {why}"))
+        };
+        let of_domain = info.without_kernel.clone();
+        ethernet.without_kernel = of_domain.or_else(|| ends.into_iter().find_map(of_member));
+        if ethernet.without_kernel.is_none() {
+            ethernet.provider = Some("kernel".into());
+            let guards = ethernet.enforced_by.iter_mut();
+            guards
+                .filter(|guard| **guard == Guard::Driver)
+                .for_each(|guard| *guard = Guard::Kernel);
         }
     }
 

@@ -9,7 +9,7 @@ use toroid_fabric::{Place, Torus};
 use crate::as_text;
 use crate::directory::MemberSpec;
 use crate::directory::revision::Revision;
-use crate::ethernet::{DropReason, OffloadKind};
+use crate::ethernet::{DropReason, EthernetPath, OffloadKind};
 use crate::gateway::GatewayKind;
 use crate::host_key::PublicKey;
 use crate::hosts::{Encryption, Provider};
@@ -83,6 +83,9 @@ pub struct Status {
     /// Offloads that this kernel supports, for members with offload; none when started without
     /// offload.
     pub offload: Vec<OffloadKind>,
+    /// Why no frames pass through the kernel alone, if that is so on this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_kernel: Option<String>,
     /// Whether it runs without root.
     pub rootless: bool,
     /// Whether each node has users of its own, so that its root is unprivileged on the host.
@@ -305,6 +308,13 @@ pub struct DomainInfo {
     /// Whether a host may not have the fence, or have a longer one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fence_pending: bool,
+    /// Path of frames between members of one host, as it was set.
+    #[serde(default)]
+    pub ethernet: EthernetPath,
+    /// Why no frames between members of this host pass through the kernel alone; absent where those
+    /// do that need nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_kernel: Option<String>,
     /// Hosts that were cut off at the last shrink, and where the fence has stopped all members.
     /// In the reply to a shrink only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use toroid_fabric::{Access, Place, RemoteKey};
 use toroid_model::as_text;
 use toroid_model::directory::requests::RequestId;
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::gateway::GatewayKind;
 use toroid_model::host_key::PublicKey;
 use toroid_model::link::{DomainLinks, Pair, Rate};
@@ -222,6 +223,9 @@ pub enum Request {
         /// Seconds after which members on hosts that are cut off have stopped; 0: no fence.
         #[serde(default)]
         fence: Option<u32>,
+        /// Path of frames between members of one host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ethernet: Option<EthernetPath>,
         /// The uid of its owner; for administrators.
         owner: Option<u32>,
     },

@@ -39,10 +39,13 @@ pub enum DriverRequest {
         #[serde(default)]
         sealed: bool,
     },
+    /// Offers a network namespace in which frames pass from port to port without the driver
+    /// ([`Port::kernel`]). One descriptor: the namespace, which outlives the driver.
+    Kernel,
     /// Makes an interface, or takes over a present one, as after a restart of the driver. One
     /// descriptor: the network namespace of the node. A present port may be added again with
-    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`], [`Port::forward`] or
-    /// [`Port::rate`].
+    /// another epoch, [`Port::limited`], [`Port::offload`], [`Port::gateway`], [`Port::forward`],
+    /// [`Port::rate`] or [`Port::kernel`].
     AddPort(Port),
     /// Adds or changes a member on another host.
     #[serde(rename = "add_far")]
@@ -149,6 +152,9 @@ pub enum DriverResponse {
         errors: Vec<PortError>,
         /// Offloads that this kernel supports for ports with [`Port::offload`].
         offload: Vec<OffloadKind>,
+        /// Why no frames pass without the driver, if that is so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        without_kernel: Option<String>,
     },
     /// Result of a [`DriverRequest::Plug`].
     Plugged {
@@ -270,6 +276,10 @@ pub struct Port {
     /// Rate limit of the member; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
+    /// Whether frames to and from other such members of the domain on this host may pass through the
+    /// kernel alone.
+    #[serde(default)]
+    pub kernel: bool,
 }
 
 /// An interface of the host to an external network.
@@ -289,6 +299,12 @@ pub struct Uplink {
     pub limited: bool,
 }
 
+/// Name of the device at the other end of a member's interface, in the network namespace of
+/// [`DriverRequest::Kernel`].
+pub fn outer_device(domain_id: u32, node: u32) -> String {
+    format!("v{domain_id:x}.{node:x}")
+}
+
 impl Port {
     /// Whether two ports have the same interface.
     pub fn is_same_interface(&self, other: &Port) -> bool {
@@ -299,6 +315,7 @@ impl Port {
             gateway,
             forward,
             rate,
+            kernel,
             ..
         } = *other;
         Port {
@@ -308,6 +325,7 @@ impl Port {
             gateway,
             forward,
             rate,
+            kernel,
             ..self.clone()
         } == *other
     }
@@ -343,6 +361,7 @@ mod tests {
             forward: true,
             stack: false,
             rate: None,
+            kernel: false,
         }
     }
 
@@ -421,6 +440,7 @@ mod tests {
                     message: "no".into(),
                 }],
                 offload: vec![OffloadKind::Checksum, OffloadKind::Uso],
+                without_kernel: Some("no nftables".into()),
             },
             DriverResponse::Dropped {
                 n: 1,

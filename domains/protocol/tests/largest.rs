@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use toroid_fabric::{NodeId, Torus};
 use toroid_model::addressing::{ipv6, mac, mac_text};
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::info::{DomainInfo, MemberInfo, NodeInfo};
 use toroid_model::link::{DomainLinks, Rate};
 use toroid_model::placement::Figures;
@@ -53,6 +54,8 @@ fn a_domain_of_all_nodes_fits_into_a_reply() {
         forward: true,
         sealed: true,
         fence: None,
+        ethernet: EthernetPath::Driver,
+        without_kernel: Some("the domain has --ethernet driver".into()),
         fence_pending: false,
         cut_off: Vec::new(),
         gateway: None,

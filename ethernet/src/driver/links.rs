@@ -37,7 +37,10 @@ impl ControlPath {
             Ok(links) => {
                 let partition = Partition(domain_id);
                 self.switch
-                    .call(move |switch| switch.set_links(partition, links, precision))
+                    .call(move |switch| switch.set_links(partition, links, precision))?;
+                let of_domain = self.ports.keys().filter(|key| key.0 == domain_id);
+                let of_domain: Vec<_> = of_domain.copied().collect();
+                of_domain.into_iter().try_for_each(|key| self.admit(key))
             }
             Err(error) => {
                 self.record((domain_id, 0), Err(PortFailure::Clocks(error)));

@@ -26,7 +26,8 @@ use tracing::debug;
 
 use crate::forward::AttachError;
 use crate::interface::reaper::Reaper;
-use crate::interface::{InterfaceError, Settling, offloads};
+use crate::interface::{InterfaceError, Outer, Settling, offloads};
+use crate::kernel::{KernelPath, KernelPathError};
 use crate::offload::Capabilities;
 use crate::switch::{JoinError, Switch, SwitchEnded, SwitchHandle};
 use crate::tunnel::HostId;
@@ -48,6 +49,9 @@ pub enum DriverError {
     /// The data path failed.
     #[error(transparent)]
     Ended(#[from] SwitchEnded),
+    /// Frames of former members may still pass through the kernel.
+    #[error("cannot change what passes through the kernel: {0}")]
+    Kernel(#[from] KernelPathError),
     /// A malformed command, or a failure of the connection to the agent.
     #[error("the agent's socket: {0}")]
     Agent(WireError),
@@ -154,6 +158,8 @@ struct ControlPath {
     failed: Vec<PortError>,
     /// Offloads that this kernel supports.
     kernel_offloads: Capabilities,
+    /// Frames that do not pass through the driver, or why there are none.
+    kernel: Result<KernelPath, String>,
 }
 
 /// A port with its interface.
@@ -163,6 +169,8 @@ struct AttachedPort {
     namespace_inode: u64,
     /// Index of the interface; `None` for a stack.
     index: Option<u32>,
+    /// Other end of the interface, unless it is a TAP.
+    outer: Option<Outer>,
 }
 
 impl ControlPath {
@@ -182,6 +190,7 @@ impl ControlPath {
             reaper,
             failed: Vec::new(),
             kernel_offloads: offloads::capabilities(),
+            kernel: Err("the agent offers no network namespace for it".into()),
         }
     }
 
@@ -243,6 +252,7 @@ impl ControlPath {
                 rdma,
                 sealed,
             } => self.retain(&ports, &hosts, rdma, sealed)?,
+            DriverRequest::Kernel => self.open_kernel_path(descriptors),
             DriverRequest::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             DriverRequest::AddRemote { host, port } => self.add_remote(&host, port)?,
             DriverRequest::Tunnel { host, asks, keys } => {
@@ -290,6 +300,16 @@ impl ControlPath {
             }
         }
         Ok(None)
+    }
+
+    /// Opens the kernel path, unless it is open.
+    fn open_kernel_path(&mut self, descriptors: Vec<OwnedFd>) {
+        if self.kernel.is_err() {
+            let network = descriptors.into_iter().next();
+            let network = network.ok_or_else(|| "its network namespace did not arrive".into());
+            let open = |network| KernelPath::open(network).map_err(|error| error.to_string());
+            self.kernel = network.and_then(open);
+        }
     }
 
     fn record(&mut self, (domain_id, node): PortKey, outcome: Result<(), PortFailure>) {

@@ -1,5 +1,6 @@
 //! Ports: interfaces and memberships of nodes.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,9 +11,10 @@ use toroid_model::ethernet::OffloadKind;
 use toroid_protocol::driver::{DriverResponse, PlugFailure, Port};
 use tracing::{debug, warn};
 
-use super::{AttachedPort, ControlPath, PortFailure, PortKey};
+use super::{AttachedPort, ControlPath, DriverError, PortFailure, PortKey};
 use crate::interface::reaper::LoweredInterface;
-use crate::interface::{self, Interface, InterfaceError, Settling};
+use crate::interface::{self, Interface, InterfaceError, Outer, Settling};
+use crate::kernel::DirectMember;
 use crate::offload::Capabilities;
 use crate::port::SwitchPort;
 use crate::port::stack_socket::StackSocket;
@@ -43,6 +45,14 @@ impl ControlPath {
             // The node has moved to this host.
             self.remove(key)?;
         }
+        let needs_other = |member: &AttachedPort| match &member.outer {
+            Some(_) => !port.offload,
+            None => member.index.is_some() && !member.port.kernel && has_kernel_path(&port),
+        };
+        if self.kernel.is_ok() && self.ports.get(&key).is_some_and(needs_other) {
+            // Connections go on with the next interface.
+            self.remove(key)?;
+        }
         let outcome = match (self.ports.get(&key), namespace) {
             (Some(present), namespace) if present.port.is_same_interface(&port) => {
                 return self.renew(port, namespace.map(|(_, namespace)| namespace));
@@ -64,20 +74,48 @@ impl ControlPath {
     }
 
     fn raise(
-        &self,
+        &mut self,
         port: &Port,
         namespace_inode: u64,
         namespace: OwnedFd,
     ) -> Result<Interface, InterfaceError> {
         let capabilities = self.capabilities(port);
-        if let Some(lowered) = self.reaper.take_back(port, namespace_inode) {
-            match interface::restore(port, lowered.tap, lowered.index, capabilities) {
+        let in_node = || namespace.try_clone().map_err(InterfaceError::Namespace);
+        let is_fit = |outer: Option<&Outer>| match outer {
+            Some(_) => port.offload,
+            None => self.kernel.is_err() || !has_kernel_path(port),
+        };
+        if let Some(lowered) = self.reaper.take_back(port, namespace_inode, is_fit) {
+            let kernel = self.kernel.as_mut();
+            let join = |outer: &_| kernel.map_or(Ok(()), |kernel| kernel.join(port, outer));
+            match interface::restore(port, lowered, in_node()?, capabilities, join) {
                 Ok(interface) => return Ok(interface),
                 // The node may have changed the interface in any way.
                 Err(error) => debug!("{} of node {}: {error}", port.ifname, port.place),
             }
         }
+        if let Ok(kernel) = &mut self.kernel
+            && let Some(interface) = kernel.raise(port, in_node()?, capabilities)?
+        {
+            return Ok(interface);
+        }
         interface::raise(port, namespace, capabilities)
+    }
+
+    /// Lets frames of a member pass directly from now on, or no more.
+    pub(super) fn admit(&mut self, key: PortKey) -> Result<(), SwitchEnded> {
+        let Ok(kernel) = &mut self.kernel else {
+            return Ok(());
+        };
+        let partition = Partition(key.0);
+        let has_model = self
+            .switch
+            .call(move |switch| switch.has_model(partition))?;
+        let member = self.ports.get(&key).filter(|_| !has_model);
+        let direct = member.and_then(|its| DirectMember::of(&its.port, its.outer.as_ref()?.device));
+        let admitted = kernel.admit(key, direct).map_err(InterfaceError::from);
+        self.record(key, admitted.map_err(PortFailure::from));
+        Ok(())
     }
 
     /// Adds or changes a member on another host.
@@ -130,7 +168,7 @@ impl ControlPath {
             switch.set_capabilities(partition, place, capabilities)
         })?;
         self.record(key, set.map_err(PortFailure::Offload));
-        Ok(())
+        self.admit(key)
     }
 
     fn attach(
@@ -142,9 +180,12 @@ impl ControlPath {
         let (key, member) = ((port.domain_id, port.node), port.clone());
         // The process of a stack may have joined groups before, too.
         let joined_before = interface.as_ref().is_none_or(|interface| interface.was_up);
-        let (egress, index, settling) = match interface {
-            None => (SwitchPort::Stack(None), None, None),
-            Some(up) => (SwitchPort::Tap(up.tap), Some(up.index), Some(up.settling)),
+        let (egress, index, settling, outer) = match interface {
+            None => (SwitchPort::Stack(None), None, None, None),
+            Some(up) => {
+                let (index, settling) = (Some(up.index), Some(up.settling));
+                (SwitchPort::Tap(up.tap), index, settling, up.outer)
+            }
         };
         let (partition, place) = (Partition(port.domain_id), port.place);
         let attached = self.switch.call(move |switch| {
@@ -159,8 +200,10 @@ impl ControlPath {
                 port,
                 namespace_inode,
                 index,
+                outer,
             };
             self.ports.insert(key, attached);
+            self.admit(key)?;
             self.newcomers.push((partition, place));
             self.settling
                 .extend(settling.map(|settling| (key, settling)));
@@ -197,15 +240,26 @@ impl ControlPath {
         let member = self.ports.remove(&key);
         self.remote_members.remove(&key);
         self.settling.remove(&key);
+        self.admit(key)?;
+        if let (Ok(kernel), Some(member)) = (&mut self.kernel, &member)
+            && let Some(outer) = &member.outer
+            && let Err(error) = kernel.cut(outer)
+        {
+            // The node has deleted its end, and with it this one.
+            debug!(
+                "{} of node {}: {error}",
+                member.port.ifname, member.port.place
+            );
+        }
         let egress = self
             .switch
             .call(move |switch| switch.detach(partition, node))?;
         // Dropping the port of a stack ends the connection of its process.
-        if let (Some(member), Some(SwitchPort::Tap(tap))) = (member, egress)
+        if let (Some(mut member), Some(SwitchPort::Tap(tap))) = (member, egress)
             && let Some(index) = member.index
         {
             let port = member.port;
-            if let Err(error) = interface::lower(&tap, index) {
+            if let Err(error) = interface::lower(&tap, index, member.outer.as_mut()) {
                 warn!("{} of node {}: {error}", port.ifname, port.place);
             }
             self.reaper.add(LoweredInterface {
@@ -213,6 +267,7 @@ impl ControlPath {
                 namespace_inode: member.namespace_inode,
                 index,
                 tap,
+                outer: member.outer,
             });
         }
         Ok(())
@@ -224,7 +279,12 @@ impl ControlPath {
             .call(move |switch| switch.bridges.raise_epoch(partition, epoch))
     }
 
-    pub(super) fn sync(&mut self, n: u64) -> Result<DriverResponse, SwitchEnded> {
+    pub(super) fn sync(&mut self, n: u64) -> Result<DriverResponse, DriverError> {
+        if let Ok(kernel) = &mut self.kernel {
+            let outer = |member: &AttachedPort| member.outer.as_ref().map(|outer| outer.device);
+            let present: HashSet<u32> = self.ports.values().filter_map(outer).collect();
+            kernel.settle(|device| present.contains(&device))?;
+        }
         let deadline = Settling::deadline(self.settling.len());
         let is_slow = |(key, _): &(PortKey, Settling)| {
             let member = self.ports.get(key);
@@ -251,6 +311,7 @@ impl ControlPath {
             n,
             errors: std::mem::take(&mut self.failed),
             offload: kinds(self.kernel_offloads),
+            without_kernel: self.kernel.as_ref().err().cloned(),
         })
     }
 
@@ -270,6 +331,12 @@ impl ControlPath {
             Capabilities::empty()
         }
     }
+}
+
+/// Whether a port has an interface for the kernel path. One without offload would leave packets to
+/// be cut, and checksums to be computed, by its other end.
+fn has_kernel_path(port: &Port) -> bool {
+    port.kernel && port.offload
 }
 
 /// Inode of a namespace, which identifies it while it exists.

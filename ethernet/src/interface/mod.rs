@@ -10,7 +10,8 @@ pub(crate) mod reaper;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use toroid_netlink::namespace;
 use toroid_netlink::{Netlink, NetlinkError};
 use toroid_protocol::driver::Port;
 
+use crate::interface::reaper::LoweredInterface;
 use crate::offload::Capabilities;
 use crate::port::is_one_of;
 use crate::port::tap::{Tap, is_gone};
@@ -56,7 +58,7 @@ pub enum InterfaceError {
 }
 
 impl InterfaceError {
-    fn tap(port: &Port, source: io::Error) -> Self {
+    pub(crate) fn tap(port: &Port, source: io::Error) -> Self {
         let name = port.ifname.clone();
         InterfaceError::Tap { name, source }
     }
@@ -73,6 +75,32 @@ pub struct Interface {
     pub settling: Settling,
     /// Whether it was up before. Its multicast memberships were reported to a former driver then.
     pub was_up: bool,
+    /// What is at its other end, unless it is the TAP itself.
+    pub outer: Option<Outer>,
+}
+
+/// The other end of an interface that is no TAP: a device that is connected with one (`kernel`).
+#[derive(Debug)]
+pub struct Outer {
+    /// Network namespace of the device.
+    pub(crate) namespace: Arc<OwnedFd>,
+    /// Index of the device there.
+    pub(crate) device: u32,
+    /// Connection to the network namespace of the node.
+    pub(crate) in_node: Netlink,
+}
+
+impl Outer {
+    /// Deletes both ends.
+    pub(crate) fn delete(self) -> Result<(), NetlinkError> {
+        match Netlink::open_in(self.namespace.as_fd())?.delete(self.device) {
+            // The node has deleted its end.
+            Err(NetlinkError::Refused { source, .. }) if is_one_of(&source, &[Errno::ENODEV]) => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
 }
 
 /// Name of a lowered interface; the kernel chooses the number. No domain has such a name.
@@ -141,19 +169,22 @@ pub fn raise(
 ///
 /// # Errors
 /// [`InterfaceError`]. A deleted interface is no error.
-pub(crate) fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
-    let lower_here = || {
-        let mut netlink = Netlink::open()?;
+pub(crate) fn lower(
+    tap: &Tap,
+    index: u32,
+    outer: Option<&mut Outer>,
+) -> Result<(), InterfaceError> {
+    let lower_by = |netlink: &mut Netlink| {
         netlink.set_down(index)?;
         Ok(netlink.rename(index, LOWERED)?)
     };
-    let lowered = urgently(|| match tap.set_persistent(false) {
-        Ok(()) => inside(
-            tap.namespace().map_err(InterfaceError::Namespace)?,
-            lower_here,
-        ),
-        Err(error) if is_gone(&error) => Ok(()),
-        Err(error) => Err(InterfaceError::Namespace(error)),
+    let lowered = urgently(|| match (tap.set_persistent(false), outer) {
+        (Ok(()), Some(outer)) => lower_by(&mut outer.in_node),
+        (Ok(()), None) => inside(tap.namespace().map_err(InterfaceError::Namespace)?, || {
+            lower_by(&mut Netlink::open()?)
+        }),
+        (Err(error), _) if is_gone(&error) => Ok(()),
+        (Err(error), _) => Err(InterfaceError::Namespace(error)),
     });
     match lowered {
         Err(InterfaceError::Netlink(NetlinkError::Refused { source, .. }))
@@ -166,16 +197,28 @@ pub(crate) fn lower(tap: &Tap, index: u32) -> Result<(), InterfaceError> {
 }
 
 /// Raises a lowered interface for the same port, after dropping the frames that it sent meanwhile.
+/// `node` is the network namespace of its node, and `join` brings up the other end.
 ///
 /// # Errors
 /// [`InterfaceError`]; the interface is left to be deleted then.
 pub(crate) fn restore(
     port: &Port,
-    mut tap: Tap,
-    index: u32,
+    lowered: LoweredInterface,
+    node: OwnedFd,
     capabilities: Capabilities,
+    join: impl FnOnce(&Outer) -> Result<(), NetlinkError> + Send,
 ) -> Result<Interface, InterfaceError> {
-    let namespace = tap.namespace().map_err(InterfaceError::Namespace)?;
+    let LoweredInterface {
+        mut tap,
+        index,
+        outer,
+        ..
+    } = lowered;
+    let namespace = match &outer {
+        Some(_) => node,
+        // The node may have moved it.
+        None => tap.namespace().map_err(InterfaceError::Namespace)?,
+    };
     let settling = inside(namespace, || {
         let mut netlink = Netlink::open()?;
         // The node may have raised the interface.
@@ -184,6 +227,8 @@ pub(crate) fn restore(
             return Err(InterfaceError::Flooded);
         }
         netlink.rename(index, &port.ifname)?;
+        // An interface that is up before its other end may lose its first frames.
+        outer.as_ref().map_or(Ok(()), join)?;
         Ok(configure(port)?.0)
     })?;
     tap.set_capabilities(capabilities)
@@ -194,6 +239,7 @@ pub(crate) fn restore(
         index,
         settling,
         was_up: false,
+        outer,
     })
 }
 
@@ -223,16 +269,36 @@ fn inside<R: Send>(
     namespace::inside(namespace, work).unwrap_or_else(|error| Err(InterfaceError::Namespace(error)))
 }
 
-fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, InterfaceError> {
-    let tap = Tap::open(&port.ifname, capabilities)
-        .map_err(|source| InterfaceError::tap(port, source))?;
-    match configure(port) {
-        Ok((settling, was_up)) => Ok(Interface {
+/// Configures the interface of a port in the network namespace of its node; `tap` carries its frames.
+///
+/// # Errors
+/// [`InterfaceError`].
+pub(crate) fn configure_in(
+    node: OwnedFd,
+    port: &Port,
+    tap: Tap,
+) -> Result<Interface, InterfaceError> {
+    let (settling, was_up) = inside(node, || configure(port))?;
+    Ok(Interface::new(tap, settling, was_up))
+}
+
+impl Interface {
+    fn new(tap: Tap, settling: Settling, was_up: bool) -> Self {
+        Interface {
             tap,
             index: settling.index,
             settling,
             was_up,
-        }),
+            outer: None,
+        }
+    }
+}
+
+fn raise_here(port: &Port, capabilities: Capabilities) -> Result<Interface, InterfaceError> {
+    let tap = Tap::open(&port.ifname, capabilities)
+        .map_err(|source| InterfaceError::tap(port, source))?;
+    match configure(port) {
+        Ok((settling, was_up)) => Ok(Interface::new(tap, settling, was_up)),
         Err(error) => {
             // Nothing refers to the TAP yet. The first error is reported.
             let _ = tap.delete();

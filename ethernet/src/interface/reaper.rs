@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use toroid_protocol::driver::Port;
 use tracing::warn;
 
+use crate::interface::Outer;
 use crate::port::tap::Tap;
 
 /// Time without new interfaces before a batch is deleted: deletion slows down the lowering of
@@ -43,6 +44,8 @@ pub(crate) struct LoweredInterface {
     pub(crate) index: u32,
     /// Its TAP, with which it ends.
     pub(crate) tap: Tap,
+    /// Its other end, unless it is the TAP itself.
+    pub(crate) outer: Option<Outer>,
 }
 
 /// Deletes interfaces in the background. Dropping it deletes the remaining ones, and waits.
@@ -91,11 +94,18 @@ impl Reaper {
     }
 
     /// Takes back the interface of this port in this network namespace, unless its deletion has
-    /// begun.
-    pub(crate) fn take_back(&self, port: &Port, namespace_inode: u64) -> Option<LoweredInterface> {
+    /// begun, or it does not fit by its other end.
+    pub(crate) fn take_back(
+        &self,
+        port: &Port,
+        namespace_inode: u64,
+        is_fit: impl Fn(Option<&Outer>) -> bool,
+    ) -> Option<LoweredInterface> {
         let mut queue = self.shared.lock();
         let is_of_port = |(_, lowered): &(Instant, LoweredInterface)| {
-            lowered.namespace_inode == namespace_inode && lowered.port.is_same_interface(port)
+            lowered.namespace_inode == namespace_inode
+                && lowered.port.is_same_interface(port)
+                && is_fit(lowered.outer.as_ref())
         };
         let at = queue.queue.iter().position(is_of_port)?;
         queue.queue.remove(at).map(|(_, lowered)| lowered)
@@ -156,6 +166,9 @@ fn delete_all(batch: Vec<LoweredInterface>) {
     let work = || {
         while let Some(lowered) = next() {
             let Port { node, ifname, .. } = lowered.port;
+            if let Err(error) = lowered.outer.map_or(Ok(()), Outer::delete) {
+                warn!("{ifname} of node {node}: {error}");
+            }
             if let Err(error) = lowered.tap.delete() {
                 warn!("cannot delete the interface {ifname} of node {node}: {error}");
             }

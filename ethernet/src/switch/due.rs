@@ -77,6 +77,11 @@ impl Switch {
         self.pacer.set_share(percent.into());
     }
 
+    /// Whether frames of a domain take the links of a model.
+    pub(crate) fn has_model(&self, partition: Partition) -> bool {
+        self.links.has_model(partition)
+    }
+
     /// Forgets the links of domains that are not among these.
     pub(crate) fn retain_links(&mut self, wanted: &HashSet<Partition>) {
         self.links.retain(wanted);

@@ -131,6 +131,11 @@ impl Links {
         self.forget_unused();
     }
 
+    pub(super) fn has_model(&self, partition: Partition) -> bool {
+        let domain = self.domains.get(&partition);
+        domain.is_some_and(|domain| domain.links.is_some())
+    }
+
     /// Links of a domain; `None` if its frames pay nothing.
     pub(super) fn of(&mut self, partition: Partition) -> Option<DomainLinks<'_>> {
         if self.is_empty() {

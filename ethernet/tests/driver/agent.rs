@@ -5,6 +5,16 @@ use super::*;
 /// Numbers of dropped frames by sender and reason.
 type Drops<K> = BTreeMap<K, BTreeMap<DropReason, u64>>;
 
+thread_local! {
+    /// Network namespace in which frames pass without the driver: one for all drivers of a test.
+    static KERNEL: File = namespace::create().unwrap();
+}
+
+/// Whether frames may pass without the driver in these tests. A second run of all sets this.
+pub(crate) fn has_kernel_path() -> bool {
+    std::env::var_os("TOROID_TEST_KERNEL_PATH").is_some_and(|value| !value.is_empty())
+}
+
 /// The agent's end of a driver that runs in a thread.
 pub(crate) struct Agent {
     liveness: Writer,
@@ -19,13 +29,26 @@ impl Agent {
         let (ours, drivers) = UnixStream::pair().unwrap();
         let liveness = wire::split(ours).unwrap().1;
         let (answers, commands) = control_channel(&liveness);
-        Agent {
+        let agent = Agent {
             liveness,
             answers,
             commands,
             driver: thread::spawn(|| driver::run(drivers)),
             synced: 0,
+        };
+        if has_kernel_path() {
+            agent.offer_kernel_path();
         }
+        agent
+    }
+
+    /// Gives the driver the namespace of the kernel path.
+    pub(crate) fn offer_kernel_path(&self) {
+        KERNEL.with(|namespace| {
+            let namespaces = [namespace.as_fd()];
+            let sent = self.commands.send(&DriverRequest::Kernel, &namespaces);
+            sent.unwrap();
+        });
     }
 
     pub(crate) fn send(&self, command: DriverRequest) {

@@ -7,6 +7,7 @@
 mod agent;
 mod hosts;
 mod interface;
+mod kernel;
 mod links;
 mod membership;
 mod node;
@@ -34,12 +35,12 @@ use toroid_fabric::{Epoch, Partition, Place};
 use toroid_model::addressing;
 use toroid_model::ethernet::DropReason;
 use toroid_model::link::{DomainLinks, LinkModel};
-use toroid_netlink::{Link, Netlink};
+use toroid_netlink::{Link, Netlink, namespace};
 use toroid_protocol::driver::{DriverRequest, DriverResponse, Port, PortError};
 use toroid_protocol::liveness;
 use toroid_protocol::wire::{self, Reader, Writer};
 
-use agent::{Agent, blue};
+use agent::{Agent, blue, has_kernel_path};
 use hosts::tcp_pair;
 use node::*;
 

@@ -172,6 +172,9 @@ fn a_driver_that_cannot_map_the_deadlines_ends() {
         return;
     };
     agent.set_deadlines(&Deadlines::create().unwrap());
+    for node in &nodes {
+        agent.add_changed(node, BLUE, |port| port.kernel = false);
+    }
     assert_eq!(agent.sync(), []);
     agent.set_deadlines(&File::open("/dev/null").unwrap());
     let error = agent.outlast().unwrap_err().to_string();

@@ -56,6 +56,7 @@ impl Node {
             forward: false,
             stack: false,
             rate: None,
+            kernel: has_kernel_path(),
         }
     }
 
@@ -66,8 +67,14 @@ impl Node {
         self.inside(list).lines().count() - 2
     }
 
+    /// An interface, as if it had begun to send, which it does some time after it is up.
     pub(crate) fn link(&self, name: &str) -> Option<Link> {
-        self.inside(|| Netlink::open().unwrap().link(name).ok())
+        let link = self.inside(|| Netlink::open().unwrap().link(name).ok())?;
+        let is_operational = true;
+        Some(Link {
+            is_operational,
+            ..link
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use toroid_fabric::NodeId;
 use toroid_model::directory::{Directory, MemberSpec, Wanted};
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_model::rights::Actor;
 use toroid_protocol::agent::{NewDomain, Reply, Request};
@@ -294,13 +295,14 @@ fn decide<'h>(host: &'h Host, caller: &Caller, request: &Request) -> Result<Made
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         } => set(
             host,
             actor,
             name,
             (*public, *forward, *sealed),
-            *fence,
+            (*fence, *ethernet),
             *owner,
         ),
         Request::DomainRate { name, nodes, rate } => {
@@ -382,6 +384,7 @@ fn create(host: &Host, actor: Actor, new: &NewDomain) -> Result<Reply, Refusal> 
         public: new.public,
         sealed: new.sealed,
         fence: new.fence,
+        ethernet: new.ethernet,
         ..Wanted::default()
     };
     let info = host.create(actor, wanted, new)?;
@@ -408,7 +411,7 @@ fn set(
     actor: Actor,
     name: &str,
     (public, forward, sealed): (Option<bool>, Option<bool>, Option<bool>),
-    fence: Option<u32>,
+    (fence, ethernet): (Option<u32>, Option<EthernetPath>),
     owner: Option<u32>,
 ) -> Result<Reply, Refusal> {
     let domain = host.edit(|directory| {
@@ -426,9 +429,13 @@ fn set(
             domain = directory.seal(name, sealed)?;
             host.check_sealed(directory, &domain)?;
         }
+        if let Some(path) = ethernet {
+            domain = directory.set_ethernet(name, path)?;
+            host.check_ethernet(&domain)?;
+        }
         Ok(domain)
     })?;
-    if forward.is_some() {
+    if forward.is_some() || fence.is_some() || ethernet.is_some() {
         host.tell_members(&domain)?;
     }
     Ok(Reply::Domain(host.describe(&domain)))

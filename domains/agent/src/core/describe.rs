@@ -74,6 +74,7 @@ impl Host {
                 Some(driver) if self.interfaces.offload => driver.offload(),
                 _ => Vec::new(),
             },
+            without_kernel: self.without_kernel(),
             driver_pid,
             driver_restarts,
             adapter_pid: self.proxy.as_deref().and_then(ProxySupervisor::pid),
@@ -249,6 +250,11 @@ impl Host {
             forward: domain.forward,
             sealed: domain.sealed,
             fence: domain.fence.map(|fence| fence.seconds),
+            ethernet: domain.ethernet,
+            without_kernel: domain
+                .without_kernel()
+                .map(Into::into)
+                .or_else(|| self.without_kernel()),
             fence_pending: domain.fence.is_some_and(|fence| !fence.is_agreed()),
             cut_off: Vec::new(),
             gateway: gateways.first().cloned(),

@@ -54,6 +54,7 @@ impl Host {
             let created = directory.create(wanted);
             let created = created.map_err(|error| actor.may_read(directory, error))?;
             self.check_sealed(directory, &created.domain)?;
+            self.check_ethernet(&created.domain)?;
             fences::check(self, &created.domain)?;
             Ok::<_, Refusal>(created)
         })?;
@@ -570,7 +571,12 @@ impl Host {
     /// Deletes existing interfaces that no driver holds.
     fn delete_interfaces(&self, domain: &Domain, nodes: &BTreeSet<NodeId>) {
         for node in nodes.iter().filter_map(|id| self.node(*id)) {
-            if let Err(error) = delete_interface(node, &domain.name) {
+            let cut = self
+                .driver
+                .as_ref()
+                .map(|its| its.cut(domain.id.into(), node.id.0));
+            let deleted = delete_interface(node, &domain.name);
+            for error in cut.and_then(Result::err).into_iter().chain(deleted.err()) {
                 tracing::warn!("node {}: {error}", node.place);
             }
         }

@@ -6,10 +6,12 @@ use std::os::fd::AsFd;
 use toroid_fabric::{NodeId, Place, Torus};
 use toroid_model::addressing::{IPV6_PREFIX, ipv6, mac};
 use toroid_model::directory::{Directory, Domain};
+use toroid_model::ethernet::EthernetPath;
+use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_netlink::{Netlink, NetlinkError};
 use toroid_protocol::driver::{Port, PortError};
 
-use super::host::find;
+use super::host::{Host, find};
 use crate::cluster::Cluster;
 use crate::interfaces::Interfaces;
 use crate::net::driver::{PlacedPort, RemotePort};
@@ -128,5 +130,41 @@ fn port_at(
         forward: domain.forward,
         stack: interfaces.is_stack(domain, node),
         rate: spec.rate,
+        kernel: interfaces.kernel && is_for_kernel(domain, node),
     })
+}
+
+/// Whether frames between a member and other such members may pass through the kernel alone. The
+/// driver knows when the links of the domain have a model.
+fn is_for_kernel(domain: &Domain, node: NodeId) -> bool {
+    let is_free = domain.ethernet != EthernetPath::Driver && domain.fence.is_none();
+    is_free && domain.spec(node).without_kernel().is_none()
+}
+
+impl Host {
+    /// Why no frames on this host pass through the kernel alone, if that is so.
+    pub(super) fn without_kernel(&self) -> Option<String> {
+        let why = match &self.driver {
+            None => "the agent runs without Ethernet",
+            Some(_) if self.identity.rootless => "the agent is not root's",
+            Some(_) if self.interfaces.stacks => "members have no interfaces of the kernel",
+            Some(_) if !self.interfaces.kernel => "the links of a torus are emulated",
+            Some(_) if !self.interfaces.offload => "the agent was started without offload",
+            Some(driver) => return driver.without_kernel(),
+        };
+        Some(why.into())
+    }
+
+    /// Refuses a domain that is set to the kernel's path and cannot have it.
+    pub(super) fn check_ethernet(&self, domain: &Domain) -> Result<(), Refusal> {
+        let why = domain.without_kernel().map(Into::into);
+        match why.or_else(|| self.without_kernel()) {
+            Some(why) if domain.ethernet == EthernetPath::Kernel => Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!("frames cannot pass through the kernel alone: {why}"),
+                "use --ethernet auto",
+            )),
+            _ => Ok(()),
+        }
+    }
 }

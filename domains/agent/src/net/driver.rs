@@ -23,8 +23,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use toroid_model::ethernet::OffloadKind;
 use toroid_model::rdma::Rdma;
+use toroid_netlink::{Netlink, NetlinkError};
 use toroid_protocol::driver::{
-    DriverRequest, DriverResponse, PlugFailure, Port, PortError, Uplink,
+    DriverRequest, DriverResponse, PlugFailure, Port, PortError, Uplink, outer_device,
 };
 use toroid_protocol::wire::{Reader, Writer};
 
@@ -60,6 +61,8 @@ const MAX_FAILURES: u32 = 3;
 pub(crate) struct Driver {
     command: Vec<OsString>,
     others: Others,
+    /// Network namespace in which frames may pass without the driver.
+    kernel: Option<OwnedFd>,
     /// Percent of a core for waiting for due frames.
     precision: u8,
     fd_store: Arc<FdStore>,
@@ -92,6 +95,8 @@ struct State {
     errors: Vec<PortError>,
     /// Offloads that the driver has found.
     offload: Vec<OffloadKind>,
+    /// Why no frames pass without the driver, if that is so.
+    without_kernel: Option<String>,
     /// Number of the last request for drops, and answers that have not been taken.
     drops_asked: u64,
     drops: BTreeMap<u64, Drops>,
@@ -127,6 +132,19 @@ struct Instance {
     child: Option<Child>,
 }
 
+/// What a driver starts from.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) fd_store: Arc<FdStore>,
+    /// The predecessor's driver.
+    pub(crate) kept: Option<Entry>,
+    /// Network namespace in which frames may pass without the driver.
+    pub(crate) kernel: Option<OwnedFd>,
+    /// Processor time for waiting for due frames, in percent of a core.
+    pub(crate) precision: u8,
+}
+
 /// The other hosts of this host's driver.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Others {
@@ -149,15 +167,18 @@ pub(crate) type RemotePort = (Port, String);
 impl Driver {
     /// Takes over the predecessor's driver, if it lives, or starts one; and starts a thread that
     /// supervises it. `ports` are the wanted ports on this host, `remote` those of members on other
-    /// hosts. `precision` is the processor time for waiting for due frames, in percent of a core.
+    /// hosts.
     pub(crate) fn start(
-        command: Vec<OsString>,
-        fd_store: Arc<FdStore>,
-        kept: Option<Entry>,
+        Origin {
+            command,
+            fd_store,
+            kept,
+            kernel,
+            precision,
+        }: Origin,
         ports: impl IntoIterator<Item = PlacedPort>,
         remote: impl IntoIterator<Item = RemotePort>,
         others: Others,
-        precision: u8,
     ) -> Result<Arc<Self>, DriverError> {
         let key = |port: &Port| (port.domain_id, port.node);
         let ports = ports.into_iter().map(|placed| (key(&placed.0), placed));
@@ -171,6 +192,7 @@ impl Driver {
         let driver = Arc::new(Driver {
             command,
             others,
+            kernel,
             precision,
             fd_store,
             state: Mutex::new(state),
@@ -192,8 +214,14 @@ impl Driver {
     /// Key of the driver in the fd store.
     pub(crate) const KEY: &str = "driver";
 
-    /// Puts the driver into the fd store while it runs.
+    /// Key of the network namespace of the kernel path.
+    pub(crate) const KERNEL_KEY: &str = "kernel";
+
+    /// Puts the driver into the fd store while it runs, and the namespace.
     pub(crate) fn keep(&self) {
+        if let Some(kernel) = &self.kernel {
+            self.fd_store.put(Self::KERNEL_KEY, &(), &[kernel.as_fd()]);
+        }
         if let Some(process) = &self.state.lock().process {
             process.its.keep(&self.fd_store, Self::KEY);
         }
@@ -209,6 +237,25 @@ impl Driver {
     /// Offloads in use.
     pub(crate) fn offload(&self) -> Vec<OffloadKind> {
         self.state.lock().offload.clone()
+    }
+
+    /// Why no frames pass without the driver, if that is so.
+    pub(crate) fn without_kernel(&self) -> Option<String> {
+        self.state.lock().without_kernel.clone()
+    }
+
+    /// Deletes the interface of a port from the side of the driver, if its frames may pass without
+    /// one that lives.
+    pub(crate) fn cut(&self, domain_id: u32, node: u32) -> Result<(), NetlinkError> {
+        let Some(kernel) = &self.kernel else {
+            return Ok(());
+        };
+        let mut netlink = Netlink::open_in(kernel.as_fd())?;
+        match netlink.index(&outer_device(domain_id, node)) {
+            Ok(index) => netlink.delete(index),
+            Err(NetlinkError::NoSuchLink(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Number of the present driver. Another number after a sync means that requests before it may
@@ -367,7 +414,7 @@ impl Driver {
         state.generation += 1;
         state.tunnels = None;
         state.pulse += 1;
-        state.tell_all(&self.others);
+        state.tell_all(&self.others, self.kernel.as_ref());
         drop(state);
         self.keep();
         Ok(Instance {
@@ -425,8 +472,14 @@ impl Driver {
             state.failures = 0;
             match answer {
                 DriverResponse::Tunnels { .. } | DriverResponse::NoRdma { .. } => {}
-                DriverResponse::Synced { n, errors, offload } => {
+                DriverResponse::Synced {
+                    n,
+                    errors,
+                    offload,
+                    without_kernel,
+                } => {
                     state.offload = offload;
+                    state.without_kernel = without_kernel;
                     state.answered = state.answered.max(n);
                     state.errors.extend(errors);
                 }
@@ -482,7 +535,7 @@ impl State {
         }
     }
 
-    fn tell_all(&self, others: &Others) {
+    fn tell_all(&self, others: &Others, kernel: Option<&OwnedFd>) {
         let ports = self
             .ports
             .keys()
@@ -496,6 +549,9 @@ impl State {
             sealed: others.sealed,
         };
         self.send(&retain, None);
+        if let Some(kernel) = kernel {
+            self.send(&DriverRequest::Kernel, Some(kernel.as_fd()));
+        }
         if let Some(deadlines) = &others.deadlines {
             self.send(&DriverRequest::Deadlines, Some(deadlines.as_fd()));
         }

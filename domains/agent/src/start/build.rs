@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use toroid_fabric::NodeId;
 use toroid_model::hosts::Encryption;
 use toroid_model::info::Limits;
 use toroid_model::refusal::Refusal;
+use toroid_netlink::namespace;
 use toroid_protocol::driver::PortError;
 
 use super::again::Origin;
@@ -29,13 +31,14 @@ use crate::core::ports::{log_errors, ports, remote_ports};
 use crate::emulation::Emulation;
 use crate::error::{AgentError, during, in_data};
 use crate::exec::Relays;
+use crate::fdstore::Entry;
 use crate::fdstore::takeover::{self, Takeover};
 use crate::gate::Gate;
 use crate::interfaces::Interfaces;
 use crate::leases::Leases;
 use crate::members::migration::Migrations;
 use crate::members::{Members, RETURN};
-use crate::net::driver::{Driver, Others};
+use crate::net::driver::{self, Driver, Others};
 use crate::net::gateways::Gateways;
 use crate::nodes::cgroups::Cgroups;
 use crate::nodes::node::Plan;
@@ -79,6 +82,11 @@ pub(super) fn build(
     let (interfaces, emulation) = takeover.check(&kind)?;
     let (interfaces, no_taps) = Interfaces::of(&config, interfaces)?;
     let emulation = Emulation::of(&config, emulation, &directory)?;
+    // The emulation of a torus has all frames.
+    let interfaces = Interfaces {
+        kernel: !identity.rootless && emulation.fabric.is_none(),
+        ..interfaces
+    };
     if let Some(Refusal { message, .. }) = &no_taps {
         tracing::warn!("nodes have no interfaces in domains: {message}");
     }
@@ -139,6 +147,10 @@ pub(super) fn build(
     // Kept after the nodes: limits that they cannot have are not stored as theirs.
     groups.keep(state.path())?;
     let gateways = Gateways::new(state.path());
+    let kernel = match interfaces.kernel {
+        true => take_network(&mut takeover),
+        false => None,
+    };
     let start_driver = |command| {
         let kept = takeover.inherit(Driver::KEY);
         let ports = ports(&directory, &nodes, interfaces, &gateways.ways());
@@ -154,15 +166,14 @@ pub(super) fn build(
             ),
             None => Default::default(),
         };
-        Driver::start(
+        let origin = driver::Origin {
             command,
-            Arc::clone(&takeover.fd_store),
+            fd_store: Arc::clone(&takeover.fd_store),
             kept,
-            ports,
-            remote,
-            others,
-            emulation.precision,
-        )
+            kernel,
+            precision: emulation.precision,
+        };
+        Driver::start(origin, ports, remote, others)
     };
     let driver = config.driver_command.map(start_driver).transpose()?;
     if let Some(driver) = &driver {
@@ -232,6 +243,22 @@ fn check_ports(errors: &[PortError], is_inherited: bool) -> Result<(), AgentErro
         _ => {
             log_errors(errors);
             Ok(())
+        }
+    }
+}
+
+/// Network namespace in which frames pass without the driver: the predecessor's, or a new one. Without
+/// one, all pass through the driver.
+fn take_network(takeover: &mut Takeover) -> Option<OwnedFd> {
+    let kept = takeover.inherit(Driver::KERNEL_KEY);
+    if let Some(((), [network])) = kept.and_then(Entry::parse) {
+        return Some(network);
+    }
+    match namespace::create() {
+        Ok(network) => Some(network.into()),
+        Err(error) => {
+            tracing::warn!("all frames pass through the driver: no network namespace: {error}");
+            None
         }
     }
 }

@@ -194,6 +194,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             public,
             sealed,
             fence,
+            ethernet,
             owner,
         } => {
             let new = NewDomain {
@@ -212,6 +213,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 public: *public,
                 sealed: *sealed,
                 fence: *fence,
+                ethernet: *ethernet,
                 owner: *owner,
             };
             agent.create_domain(new).map(drop)
@@ -222,6 +224,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         } => {
             let properties = Properties {
@@ -229,6 +232,7 @@ fn take(agent: &mut Control, step: &Step) -> Result<(), ClientError> {
                 forward: *forward,
                 sealed: *sealed,
                 fence: *fence,
+                ethernet: *ethernet,
                 owner: *owner,
             };
             agent.set(domain, properties).map(drop)

@@ -46,6 +46,7 @@ fn examine(places: &Places, show: Show) -> Result<u8, Failure> {
     let ours = [data(status.as_ref()), agent(places, status.as_ref())];
     diagnosis.findings.push(limits());
     diagnosis.findings.push(provider(status.as_ref()));
+    diagnosis.findings.extend(status.as_ref().map(frames));
     diagnosis
         .findings
         .extend(status.as_ref().and_then(encryption));
@@ -123,6 +124,15 @@ fn provider(status: Option<&Status>) -> Finding {
             error.remedy(),
         ),
     }
+}
+
+/// Path of frames between members of this host.
+fn frames(status: &Status) -> Finding {
+    let text = match &status.without_kernel {
+        None => "between members of this host pass through the kernel".into(),
+        Some(why) => format!("pass through the driver: {why}"),
+    };
+    Finding::ok("frames", text)
 }
 
 /// Encryption between hosts, if the agent has others.

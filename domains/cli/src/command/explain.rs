@@ -75,7 +75,10 @@ fn sentence(path: &Path) -> String {
     }
     let guards: Vec<String> = path.enforced_by.iter().map(Guard::to_string).collect();
     let provider = path.provider.as_deref().unwrap_or_default();
-    let yes = format!("yes, by {provider}; enforced by {}", guards.join("; "));
+    let mut yes = format!("yes, by {provider}; enforced by {}", guards.join("; "));
+    if let Some(why) = &path.without_kernel {
+        yes += &format!("; not through the kernel alone: {why}");
+    }
     match &path.limit {
         Some(limit) => format!("{yes}; but {limit}"),
         None => yes,

@@ -11,6 +11,7 @@
 //! forward = true                  # absent: false
 //! sealed = true                   # absent: false
 //! fence = 10                      # seconds; absent: off
+//! ethernet = "driver"             # or kernel; absent: auto
 //! subnet = "10.64.3.0/24"         # absent: as it is, or chosen
 //! capacity = 1000                 # members that it can have; absent: 254, or the nodes
 //! mtu = 9000                      # absent: as it is, or 9000
@@ -62,6 +63,7 @@ use toroid_fabric::Place;
 
 use crate::addressing::Subnet;
 use crate::directory::MemberSpec;
+use crate::ethernet::EthernetPath;
 use crate::gateway::Gateway;
 use crate::link::DomainLinks;
 use crate::quota::Amounts;
@@ -121,6 +123,8 @@ pub struct Declared {
     pub sealed: bool,
     /// Length of its fence in seconds.
     pub fence: Option<u32>,
+    /// Path of frames between members of one host.
+    pub ethernet: EthernetPath,
     /// IPv4 subnet.
     pub subnet: Option<Subnet>,
     /// In a file, members for which it shall have addresses. In the state of an agent, those for

@@ -10,6 +10,7 @@ use super::{Declaration, Declared, DeclaredGateway, DeclaredLines, Holder};
 use crate::addressing::{self, Subnet};
 use crate::directory::members;
 use crate::directory::{DirectoryError, MAX_FENCE, MAX_GATEWAYS, MAX_MTU, MIN_FENCE, MIN_MTU};
+use crate::ethernet::EthernetPath;
 use crate::gateway::GatewayKind;
 use crate::link::{DomainLinks, LinkError, LinkSpec, Pair, Rate};
 use crate::names::{is_alias, is_domain_name, is_uplink_name};
@@ -215,7 +216,7 @@ impl Reader<'_> {
         let table = self.lines.table(value)?;
         let keys = [
             "nodes", "limited", "plain", "stacks", "managers", "public", "forward", "sealed",
-            "fence", "subnet", "capacity", "mtu", "owner", "rate", "link",
+            "fence", "ethernet", "subnet", "capacity", "mtu", "owner", "rate", "link",
         ];
         self.lines
             .check_keys(table, &format!("domain {name}"), &keys);
@@ -238,6 +239,9 @@ impl Reader<'_> {
             forward: value("forward").and_then(|v| self.lines.boolean(v)) == Some(true),
             sealed: value("sealed").and_then(|v| self.lines.boolean(v)) == Some(true),
             fence: value("fence").and_then(|v| self.lines.number(v, MIN_FENCE..=MAX_FENCE)),
+            ethernet: value("ethernet")
+                .and_then(|v| self.ethernet(v))
+                .unwrap_or_default(),
             subnet: value("subnet").and_then(|v| self.subnet(v, members.len(), capacity)),
             members,
             mtu: value("mtu").and_then(|v| self.lines.number(v, MIN_MTU..=MAX_MTU)),
@@ -264,6 +268,12 @@ impl Reader<'_> {
             self.lines.problem(at, message);
         }
         Some(domain)
+    }
+
+    fn ethernet(&mut self, value: &Value<'_>) -> Option<EthernetPath> {
+        let path = self.lines.string(value)?.parse();
+        path.map_err(|wanted| self.lines.mistyped(value, wanted))
+            .ok()
     }
 
     /// Rates of members, by node sets.

@@ -235,6 +235,7 @@ impl Plan {
             public: wanted.public,
             sealed: wanted.sealed,
             fence: wanted.fence,
+            ethernet: wanted.ethernet,
             owner: wanted.owner,
         });
         if wanted.forward {
@@ -258,20 +259,25 @@ impl Plan {
             forward: None,
             sealed: None,
             fence: None,
+            ethernet: None,
             owner,
         };
-        let protect = |sealed, fence| Step::Set {
+        let protect = |sealed, fence, ethernet| Step::Set {
             domain: name.into(),
             public: None,
             forward: None,
             sealed,
             fence,
+            ethernet,
             owner: None,
         };
-        let seal = |sealed| protect(Some(sealed), None);
+        let seal = |sealed| protect(Some(sealed), None, None);
         if present.fence != wanted.fence {
             let fence = wanted.fence.unwrap_or_default();
-            self.take.push(protect(None, Some(fence)));
+            self.take.push(protect(None, Some(fence), None));
+        }
+        if present.ethernet != wanted.ethernet {
+            self.give.push(protect(None, None, Some(wanted.ethernet)));
         }
         // Before nodes join that need it.
         if wanted.sealed && !present.sealed {
@@ -483,6 +489,7 @@ fn forward(domain: &str, forward: bool) -> Step {
         forward: Some(forward),
         sealed: None,
         fence: None,
+        ethernet: None,
         owner: None,
     }
 }

@@ -9,6 +9,7 @@ use toroid_fabric::Place;
 use super::Holder;
 use crate::addressing::Subnet;
 use crate::directory::MemberSpec;
+use crate::ethernet::EthernetPath;
 use crate::gateway::GatewayKind;
 use crate::link::{DomainLinks, Rate};
 use crate::quota::Resource;
@@ -69,6 +70,8 @@ pub enum Step {
         sealed: bool,
         #[serde(skip_serializing_if = "Option::is_none")]
         fence: Option<u32>,
+        #[serde(skip_serializing_if = "EthernetPath::is_auto")]
+        ethernet: EthernetPath,
         owner: Option<u32>,
     },
     Grow {
@@ -88,6 +91,8 @@ pub enum Step {
         /// Length of the fence in seconds; 0: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         fence: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        ethernet: Option<EthernetPath>,
         owner: Option<u32>,
     },
     /// Give members a rate, or lift theirs.
@@ -178,6 +183,7 @@ impl fmt::Display for Step {
                 public,
                 sealed,
                 fence,
+                ethernet,
                 owner,
             } => {
                 write!(f, "create {domain}")?;
@@ -193,6 +199,11 @@ impl fmt::Display for Step {
                 optional(f, "mtu", mtu)?;
                 optional(f, "owner", owner)?;
                 optional(f, "fence", fence)?;
+                optional(
+                    f,
+                    "ethernet",
+                    &Some(ethernet).filter(|path| !path.is_auto()),
+                )?;
                 f.write_str(if *public { ", public" } else { "" })?;
                 f.write_str(if *sealed { ", sealed" } else { "" })
             }
@@ -224,10 +235,12 @@ impl fmt::Display for Step {
                 forward,
                 sealed,
                 fence,
+                ethernet,
                 owner,
             } => {
                 write!(f, "change {domain}")?;
                 optional(f, "owner", owner)?;
+                optional(f, "ethernet", ethernet)?;
                 match fence {
                     Some(0) => f.write_str(", not fenced")?,
                     fence => optional(f, "fence", fence)?,

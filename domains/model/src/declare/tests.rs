@@ -4,6 +4,7 @@ mod generated;
 
 use super::*;
 use crate::directory::{members, members_with};
+use crate::ethernet::EthernetPath;
 use crate::gateway::GatewayKind;
 use crate::link::DomainLinks;
 use crate::quota::Resource;
@@ -63,6 +64,7 @@ public = true
 forward = true
 sealed = true
 fence = 10
+ethernet = "driver"
 subnet = "10.64.3.0/24"
 capacity = 60
 mtu = 1500
@@ -107,9 +109,9 @@ fn every_key_is_read() {
     let blue = Declared {
         lines: DeclaredLines {
             domain: 2,
-            subnet: 12,
-            capacity: 13,
-            mtu: 14,
+            subnet: 13,
+            capacity: 14,
+            mtu: 15,
         },
         members: members(
             &places(&["0,0,0", "1,0,0", "3,3,3"]),
@@ -125,6 +127,7 @@ fn every_key_is_read() {
         forward: true,
         sealed: true,
         fence: Some(10),
+        ethernet: EthernetPath::Driver,
         subnet: Some("10.64.3.0/24".parse().unwrap()),
         capacity: Some(60),
         mtu: Some(1500),
@@ -140,7 +143,7 @@ fn every_key_is_read() {
     };
     let empty = Declared {
         lines: DeclaredLines {
-            domain: 27,
+            domain: 28,
             ..DeclaredLines::default()
         },
         ..Declared::default()

@@ -206,6 +206,9 @@ impl Declared {
         if let Some(fence) = self.fence {
             writeln!(f, "fence = {fence}")?;
         }
+        if !self.ethernet.is_auto() {
+            writeln!(f, "ethernet = \"{}\"", self.ethernet)?;
+        }
         if let Some(subnet) = self.subnet {
             writeln!(f, "subnet = \"{subnet}\"")?;
         }

@@ -9,6 +9,7 @@ use toroid_fabric::NodeId;
 use super::Fence;
 use super::addresses::Addresses;
 use crate::addressing::Subnet;
+use crate::ethernet::EthernetPath;
 use crate::gateway::{Gateway, GatewayKind};
 use crate::link::{DomainLinks, Rate};
 
@@ -43,6 +44,8 @@ pub struct Domain {
     pub sealed: bool,
     /// Whether members on hosts that are cut off stop by themselves, and when.
     pub fence: Option<Fence>,
+    /// Path of frames between members of one host.
+    pub ethernet: EthernetPath,
     /// Connections to external networks, in order of preference: NAT gateways, or one bridge.
     pub gateways: Vec<Gateway>,
     /// Links between members.
@@ -69,6 +72,18 @@ impl Domain {
             None => member.0,
         };
         Some(self.subnet.address(index))
+    }
+
+    /// Why no frames between members of one host may pass through the kernel alone, as a reason of the
+    /// domain's own.
+    pub fn without_kernel(&self) -> Option<&'static str> {
+        if self.ethernet == EthernetPath::Driver {
+            Some("the domain has --ethernet driver")
+        } else if !self.links.is_empty() {
+            Some("its links have a model")
+        } else {
+            self.fence.map(|_| "it has a fence")
+        }
     }
 
     /// Its gateway at a node.
@@ -126,6 +141,18 @@ pub struct MemberSpec {
 }
 
 impl MemberSpec {
+    /// Why frames of the member may not pass through the kernel alone, if that is so.
+    pub fn without_kernel(self) -> Option<&'static str> {
+        [
+            (self.limited, "is a limited member"),
+            (self.no_offload, "does without offload"),
+            (self.userspace_stack, "has a userspace stack"),
+            (self.rate.is_some(), "has a rate"),
+        ]
+        .into_iter()
+        .find_map(|(is_so, why)| is_so.then_some(why))
+    }
+
     /// Whether a member can become the other without leaving the domain in between.
     pub fn is_same_kind(self, other: MemberSpec) -> bool {
         let rate = other.rate;
@@ -166,6 +193,8 @@ pub struct Wanted {
     pub sealed: bool,
     /// Length of its fence in seconds.
     pub fence: Option<u32>,
+    /// Path of frames between members of one host.
+    pub ethernet: EthernetPath,
 }
 
 /// Members out of sets: full members, and those to which each field of [`MemberSpec`] applies, with

@@ -19,7 +19,7 @@ pub struct Transition {
     pub meanwhile: Directory,
     /// Then joining members. After them, the directory is the new one.
     pub joining: Vec<Change>,
-    /// Domains whose routes or rates differ.
+    /// Domains whose routes, rates or paths differ.
     pub altered: Vec<Domain>,
     /// Domains whose links differ.
     pub relinked: Vec<Domain>,
@@ -140,7 +140,8 @@ impl Transition {
             let next = after.members.get(node);
             next.is_some_and(|next| next.rate != spec.rate)
         };
-        let is_same = (&before.gateways, before.forward) == (&after.gateways, after.forward);
+        let of_ports = |domain: &Domain| (domain.forward, domain.without_kernel());
+        let is_same = before.gateways == after.gateways && of_ports(before) == of_ports(after);
         if !is_same || before.members.iter().any(has_other_rate) {
             self.altered.push(after.clone());
         }

@@ -77,11 +77,31 @@ fn members_communicate_and_the_guards_are_named() {
     let expected = json!({
         "from": "0,0,0", "to": "1,0,0", "may": true, "domains": [{
             "domain": "blue", "may": true,
-            "ethernet": {"may": true, "provider": "tap", "enforced_by": ["driver"]},
+            "ethernet": {"may": true, "provider": "tap", "enforced_by": ["driver"],
+                "without_kernel": "1,0,0 is a limited member"},
             "rdma": {"may": true, "provider": "shm", "enforced_by": ["mapping", "agent"]},
         }]
     });
     assert_eq!(serde_json::to_value(&answer).unwrap(), expected);
+
+    let (status, nodes, mut domains) = (status("tap", false, Some(7)), nodes(), domains());
+    let mut path = |without: Option<&str>| {
+        domains[1].without_kernel = without.map(Into::into);
+        let facts = Facts {
+            status: &status,
+            nodes: &nodes,
+            domains: &domains,
+        };
+        facts.explain(place(2), place(3), None).domains[0]
+            .ethernet
+            .clone()
+    };
+    let direct = path(None);
+    assert_eq!(direct.provider.as_deref(), Some("kernel"));
+    assert_eq!(direct.enforced_by, [Guard::Kernel]);
+    let by_driver = path(Some("it has a fence"));
+    assert_eq!(by_driver.provider.as_deref(), Some("tap"));
+    assert_eq!(by_driver.without_kernel.as_deref(), Some("it has a fence"));
 }
 
 #[test]

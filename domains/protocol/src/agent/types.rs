@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 use toroid_fabric::Place;
 use toroid_model::as_text;
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::link::Rate;
 use toroid_model::placement::Policy;
 use toroid_model::rdma::Rdma;
@@ -83,6 +84,9 @@ pub struct NewDomain {
     /// Seconds after which members on hosts that are cut off have stopped; no fence when absent.
     #[serde(default)]
     pub fence: Option<u32>,
+    /// Path of frames between members of one host.
+    #[serde(default, skip_serializing_if = "EthernetPath::is_auto")]
+    pub ethernet: EthernetPath,
     /// Owner, if not the caller; for administrators.
     pub owner: Option<u32>,
 }

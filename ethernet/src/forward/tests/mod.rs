@@ -53,6 +53,7 @@ fn port(domain: u16, x: u8) -> Port {
         forward: false,
         stack: false,
         rate: None,
+        kernel: false,
     }
 }
 

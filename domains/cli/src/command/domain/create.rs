@@ -2,6 +2,7 @@
 
 use clap::{Args, value_parser};
 use toroid_client::admin::Control;
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::info::DomainInfo;
 use toroid_model::refusal::{Refusal, RefusalKind};
 use toroid_protocol::agent::NewDomain;
@@ -29,6 +30,10 @@ pub(crate) struct Create {
     /// Members on hosts that are cut off stop so many seconds after the last contact
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..))]
     fence: Option<u32>,
+    /// Path of frames between members of one host: the kernel alone where it keeps every promise
+    /// (auto), that or a refusal (kernel), or the Ethernet driver
+    #[arg(long, value_name = "PATH", default_value_t)]
+    ethernet: EthernetPath,
     /// Owner of the domain, by name or number (administrators only) [default: the caller]
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -88,6 +93,7 @@ impl Create {
             public: self.public,
             sealed: self.sealed,
             fence: self.fence,
+            ethernet: self.ethernet,
             owner: self.owner,
         }
     }
@@ -163,7 +169,7 @@ fn create_unless_exists(agent: &mut Control, new: NewDomain) -> Result<DomainInf
 }
 
 /// Properties: name, present value, wanted value.
-fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 6] {
+fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, Option<String>); 7] {
     let text = |number: u32| number.to_string();
     [
         ("subnet", present.subnet.clone(), new.subnet.clone()),
@@ -183,6 +189,11 @@ fn properties<'a>(present: &DomainInfo, new: &NewDomain) -> [(&'a str, String, O
             "fence",
             present.fence.map_or_else(|| "off".into(), text),
             new.fence.map(text),
+        ),
+        (
+            "ethernet",
+            present.ethernet.to_string(),
+            (!new.ethernet.is_auto()).then(|| new.ethernet.to_string()),
         ),
     ]
 }

@@ -6,6 +6,7 @@ mod shrink;
 use clap::{Args, Subcommand, ValueEnum};
 use toroid_client::admin::{ClientError, Control, Properties};
 use toroid_model::directory::{MemberSpec, by_rate};
+use toroid_model::ethernet::EthernetPath;
 use toroid_model::info::{DomainInfo, MemberDrops};
 use toroid_model::link::Rate;
 use toroid_model::refusal::RefusalKind;
@@ -125,14 +126,14 @@ pub(crate) struct Set {
         value_name = "RATE|OFF",
         value_parser = values::rate,
         requires = "nodes",
-        conflicts_with_all = ["public", "forward", "sealed", "fence", "owner"]
+        conflicts_with_all = ["public", "forward", "sealed", "fence", "ethernet", "owner"]
     )]
     rate: Option<OptionalRate>,
     /// Whether anyone may add their own nodes
     #[arg(
         long,
         value_name = "BOOL",
-        required_unless_present_any = ["rate", "owner", "forward", "sealed", "fence"]
+        required_unless_present_any = ["rate", "owner", "forward", "sealed", "fence", "ethernet"]
     )]
     public: Option<bool>,
     /// Routing: members that are also in another such domain may forward packets between the two
@@ -146,6 +147,10 @@ pub(crate) struct Set {
     /// waits for that instead of failing
     #[arg(long, value_name = "SECONDS|OFF", value_parser = values::fence)]
     fence: Option<u32>,
+    /// Path of frames between members of one host: the kernel alone where it keeps every promise
+    /// (auto), that or a refusal (kernel), or the Ethernet driver; connections go on
+    #[arg(long, value_name = "PATH")]
+    ethernet: Option<EthernetPath>,
     /// New owner, by name or number (administrators only)
     #[arg(long, value_name = "USER", value_parser = values::user)]
     owner: Option<u32>,
@@ -201,6 +206,7 @@ impl Run for Domain {
                 forward,
                 sealed,
                 fence,
+                ethernet,
                 owner,
                 ..
             }) => {
@@ -209,6 +215,7 @@ impl Run for Domain {
                     forward: forward.map(|forward| forward == Forward::On),
                     sealed,
                     fence,
+                    ethernet,
                     owner,
                 };
                 session.connect()?.set(&name, properties)?
@@ -313,6 +320,10 @@ pub(crate) fn print(domain: &DomainInfo, show: Show) {
             "not all hosts have this fence: repeat `toroid domain set {} --fence`",
             domain.name
         );
+    }
+    match &domain.without_kernel {
+        Some(why) => line!("frames pass through the driver: {why}"),
+        None => line!("frames between members of one host pass through the kernel"),
     }
     for host in &domain.cut_off {
         line!("host {host}: cut off, frozen");

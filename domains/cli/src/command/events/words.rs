@@ -62,6 +62,7 @@ fn sentence(request: &Request) -> Option<String> {
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         } => {
             let switch = |what: &str, on: &Option<bool>| {
@@ -77,6 +78,7 @@ fn sentence(request: &Request) -> Option<String> {
                     0 => "fence off".into(),
                     _ => format!("fence {seconds} s"),
                 }),
+                ethernet.map(|path| format!("ethernet {path}")),
                 owner,
             ];
             let changes: Vec<String> = changes.into_iter().flatten().collect();

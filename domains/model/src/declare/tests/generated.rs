@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ethernet::EthernetPath;
 use crate::link::{LinkSpec, Pair, Rate};
 
 fn declarations() -> impl Strategy<Value = Declaration> {
@@ -25,6 +26,7 @@ fn declarations() -> impl Strategy<Value = Declaration> {
             forward: public != (owner % 2 == 0),
             sealed: owner % 3 == 0,
             fence: [None, Some(5), Some(10), Some(60)][owner as usize % 4],
+            ethernet: [EthernetPath::Auto, EthernetPath::Driver][owner as usize % 2],
             owner: Some(owner),
             members: members(
                 &nodes,
@@ -196,6 +198,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             public,
             sealed,
             fence,
+            ethernet,
             owner,
             ..
         } => {
@@ -205,6 +208,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             let new = Declared {
                 sealed: *sealed,
                 fence: *fence,
+                ethernet: *ethernet,
                 members: members(&nodes.0, &limited.0, &plain.0, &stacks.0, &rates),
                 public: *public,
                 owner: owner.or(Some(0)),
@@ -218,6 +222,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             forward,
             sealed,
             fence,
+            ethernet,
             owner,
         } => {
             let domain = present.domains.get_mut(domain).unwrap();
@@ -227,6 +232,7 @@ fn carry_out(present: &mut Declaration, step: &Step) {
             if let Some(fence) = fence {
                 domain.fence = Some(*fence).filter(|fence| *fence > 0);
             }
+            domain.ethernet = ethernet.unwrap_or(domain.ethernet);
             domain.owner = owner.or(domain.owner);
         }
         Step::Grow {

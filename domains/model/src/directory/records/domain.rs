@@ -12,6 +12,7 @@ use crate::addressing::Subnet;
 use crate::directory::addresses::Addresses;
 use crate::directory::{Directory, Domain, Fence, MAX_MTU, MIN_MTU, MemberSpec};
 use crate::directory::{members, members_with, rates};
+use crate::ethernet::EthernetPath;
 use crate::gateway::Gateway;
 use crate::link::{DomainLinks, Rate};
 use crate::names::{is_domain_name, is_uplink_name};
@@ -48,6 +49,8 @@ pub(super) struct DomainRecord {
     sealed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fence: Option<Fence>,
+    #[serde(default, skip_serializing_if = "EthernetPath::is_auto")]
+    ethernet: EthernetPath,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gateway: Option<Gateway<u32>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -96,6 +99,7 @@ impl DomainRecord {
             forward: domain.forward,
             sealed: domain.sealed,
             fence: domain.fence,
+            ethernet: domain.ethernet,
             gateway: gateways.next(),
             further_gateways: gateways.collect(),
             links: domain.links.clone(),
@@ -175,6 +179,7 @@ impl Directory {
             forward: record.forward,
             sealed: record.sealed,
             fence: record.fence,
+            ethernet: record.ethernet,
             gateways: gateways.collect::<Result<_, _>>()?,
             links: record.links,
             since: self.numbers_of(&record.since)?,
