@@ -34,8 +34,10 @@ pub enum Path {
     Bridge,
     /// One process, `memcpy`.
     Memcpy,
-    /// The interfaces of a domain, in `ether`.
+    /// The interfaces of a domain, in `ether`, by its driver.
     Toroid,
+    /// The same, through the kernel alone.
+    ToroidKernel,
     /// A [relay](crate::relay), the limit of a userspace driver.
     Relay,
     /// Userspace stacks in the members' processes, over the domain's link.

@@ -1,7 +1,7 @@
 //! The nodes and all paths between them.
 //!
 //! The first node sends and the second receives; tests with many receivers or members use the nodes
-//! after them. The pair has a domain, a relay, a bridge of the kernel and a veth pair for each link.
+//! after them. The pair has a domain by the driver and one by the kernel, a relay, a bridge of the kernel and a veth pair for each link.
 //! All are in the same two network namespaces, so that only the path differs, not the congestion
 //! control. The bridges are in a namespace of their own.
 
@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toroid_ethernet::offload::Capabilities;
 use toroid_fabric::Torus;
+use toroid_model::ethernet::EthernetPath;
 use toroid_netlink::{Netlink, NetlinkError, namespace};
 use toroid_protocol::agent::NewDomain;
 
@@ -110,9 +111,19 @@ impl Bed {
         let bridges = namespace::create().map_err(ClusterError::ours)?;
         let networks = [cluster.network(&nodes[0])?, cluster.network(&nodes[1])?];
         for (n, link) in (0..).zip(LINKS) {
-            let domain = new_domain(&name("ether", link), &nodes[..2], link);
-            let domain = cluster.control()?.create_domain(domain)?;
-            serve(Path::Toroid, link, member(&domain, &nodes[1])?.ipv4);
+            let paths = [
+                (Path::Toroid, "ether", EthernetPath::Driver),
+                (Path::ToroidKernel, "direct", EthernetPath::Kernel),
+            ];
+            // Members without offload need the driver.
+            for (path, kind, ethernet) in &paths[..if link.offload { 2 } else { 1 }] {
+                let domain = NewDomain {
+                    ethernet: *ethernet,
+                    ..new_domain(&name(kind, link), &nodes[..2], link)
+                };
+                let domain = cluster.control()?.create_domain(domain)?;
+                serve(*path, link, member(&domain, &nodes[1])?.ipv4);
+            }
             relays.push(relay(&networks, link, addresses(3 * n))?);
             serve(Path::Relay, link, addresses(3 * n)[1]);
             bridge(&bridges, &networks, link, addresses(3 * n + 1))?;
@@ -275,6 +286,7 @@ fn new_domain(name: &str, nodes: &[String], link: Link) -> NewDomain {
         nodes: nodes.into(),
         plain: if link.offload { &[] } else { nodes }.into(),
         mtu: Some(link.mtu),
+        ethernet: EthernetPath::Driver,
         ..NewDomain::default()
     }
 }

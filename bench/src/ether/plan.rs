@@ -76,7 +76,13 @@ impl fmt::Display for Link {
 }
 
 /// The paths between the nodes' kernels.
-pub const OF_KERNELS: [Path; 4] = [Path::Toroid, Path::Relay, Path::Bridge, Path::Veth];
+pub const OF_KERNELS: [Path; 5] = [
+    Path::Toroid,
+    Path::ToroidKernel,
+    Path::Relay,
+    Path::Bridge,
+    Path::Veth,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -168,7 +174,13 @@ impl fmt::Display for Key {
 
 /// Contests: compared measurements, adjacent in each round.
 pub fn contests() -> Vec<Vec<Key>> {
-    let on_all_paths = |test, link| Vec::from(OF_KERNELS.map(|path| Key::new(test, path, link)));
+    let on_all_paths = |test, link: Link| {
+        // Members without offload need the driver.
+        let paths = OF_KERNELS.into_iter();
+        let paths = paths.filter(|path| link.offload || *path != Path::ToroidKernel);
+        let keys = paths.map(|path| Key::new(test, path, link));
+        keys.collect::<Vec<_>>()
+    };
     let mut contests: Vec<_> = LINKS
         .iter()
         .map(|link| on_all_paths(Test::TcpStream, *link))

@@ -134,10 +134,9 @@ impl Rounds<'_> {
 
     fn judge(&self, compared: Compared, wanted: f64) -> Judged {
         let found = self.ratio(&compared);
-        let bound = if compared.figure == "p50_ns" {
-            AtMost(wanted)
-        } else {
-            AtLeast(wanted)
+        let bound = match compared.figure {
+            "p50_ns" | "cpu_ns_per_byte" => AtMost(wanted),
+            _ => AtLeast(wanted),
         };
         Judged {
             median: self.median(&compared.over, compared.figure),
@@ -165,6 +164,17 @@ impl Rounds<'_> {
         for link in FLOOD_LINKS {
             let flood = by_path(Test::UdpFlood, link, Path::Veth, "bits_per_s");
             judged.push(self.judge(flood, 0.8));
+        }
+        for link in LINKS.into_iter().filter(|link| link.offload) {
+            let stream = |figure| by_kernel(Test::TcpStream, link, figure);
+            judged.push(self.judge(stream("bits_per_s"), 0.9));
+            judged.push(self.judge(stream("cpu_ns_per_byte"), 1.2));
+        }
+        judged.push(self.judge(by_kernel(Test::TcpRr, USUAL, "p50_ns"), 1.3));
+        judged.push(self.judge(by_kernel(Test::UdpPps, USUAL, "pps"), 0.8));
+        for link in FLOOD_LINKS {
+            let flood = by_kernel(Test::UdpFlood, link, "bits_per_s");
+            judged.push(self.judge(flood, 0.75));
         }
         let to_many = Compared {
             name: format!("multicast to {RECEIVERS} members, over unicast to each"),
@@ -247,6 +257,20 @@ impl Rounds<'_> {
     }
 }
 
+/// A domain whose frames pass through the kernel alone, over veth.
+fn by_kernel(test: Test, link: Link, figure: &'static str) -> Compared {
+    let cost = match figure {
+        "cpu_ns_per_byte" => ", CPU for a byte",
+        _ => "",
+    };
+    Compared {
+        name: format!("{} by toroid-kernel, {link}{cost}, over veth", name(test)),
+        over: Key::new(test, Path::ToroidKernel, link),
+        under: Key::new(test, Path::Veth, link),
+        figure,
+    }
+}
+
 fn by_path(test: Test, link: Link, than: Path, figure: &'static str) -> Compared {
     Compared {
         name: format!("{}, {link}, over {}", name(test), name(than)),
@@ -259,7 +283,14 @@ fn by_path(test: Test, link: Link, than: Path, figure: &'static str) -> Compared
 fn tables(rows: &[Row]) -> String {
     let mut paths = Table::new(
         1,
-        &["Between two nodes", "toroid", "relay", "bridge", "veth"],
+        &[
+            "Between two nodes",
+            "toroid",
+            "toroid-kernel",
+            "relay",
+            "bridge",
+            "veth",
+        ],
     );
     let toroid = json!({"path": Path::Toroid, "idle_members": null, "delivery": null});
     for first in rows.iter().filter(|row| row.has(&toroid)) {
@@ -331,7 +362,7 @@ mod tests {
     fn report_of(toroid: f64) -> (Report, serde_json::Value) {
         let of = |key: Key| {
             let value = match key.path {
-                Path::Toroid | Path::Smoltcp => toroid,
+                Path::Toroid | Path::ToroidKernel | Path::Smoltcp => toroid,
                 _ => 1e9,
             };
             let samples = Samples::default()
@@ -342,7 +373,7 @@ mod tests {
                 .with("copies_sent", key.delivery.map(|_| 1.0))
                 .with(
                     "cpu_ns_per_byte",
-                    (key.test == Test::TcpStream).then_some(1.0),
+                    (key.test == Test::TcpStream).then_some(1e9 / value),
                 );
             (key, Series::from(samples))
         };
