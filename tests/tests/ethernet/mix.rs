@@ -1,15 +1,17 @@
-//! Which members of a domain have offload.
+//! Which members of a domain have offload, and which path their frames take.
 
 use tests::cluster::{Cluster, Domain};
 
 /// The two ends of most stories.
 pub const PAIR: &[&str] = &["0,0,0", "1,0,0"];
 
-/// The members with offload.
+/// The members with offload. Frames between these pass through the kernel alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// All.
     Offloaded,
+    /// All, but frames pass through the driver.
+    Driver,
     /// None.
     Plain,
     /// Every other one, beginning with the first.
@@ -34,6 +36,10 @@ impl Mix {
     ) -> Domain<'a> {
         match self {
             Mix::Offloaded => cluster.domain(name, &[nodes, options].concat()),
+            Mix::Driver => {
+                let driver = &["--ethernet", "driver"];
+                cluster.domain(name, &[nodes, options, driver].concat())
+            }
             Mix::Plain => cluster.domain(name, &[nodes, options, OFF].concat()),
             Mix::Mixed => {
                 let every_other =
@@ -52,6 +58,7 @@ const OFF: &[&str] = &["--offload", "off"];
 macro_rules! for_each_mix {
     ($(#[$attribute:meta])* $story:ident $(, $more:ident)* $(,)?) => {
         for_each_mix!(@ offloaded Offloaded [$(#[$attribute])*] $story $($more)*);
+        for_each_mix!(@ driver Driver [$(#[$attribute])*] $story $($more)*);
         for_each_mix!(@ plain Plain [$(#[$attribute])*] $story $($more)*);
         for_each_mix!(@ mixed Mixed [$(#[$attribute])*] $story $($more)*);
     };

@@ -19,7 +19,7 @@ fn members_outsiders_and_strangers_are_told_apart() {
     };
     let blue = json!({
         "domain": "blue", "may": true,
-        "ethernet": path("tap", &["driver"]),
+        "ethernet": path("kernel", &["kernel"]),
         "rdma": path("shm", &["mapping", "agent"]),
     });
     assert_eq!(answer["domains"], json!([blue]));
@@ -72,7 +72,8 @@ fn people_read_it_as_sentences_in_a_node_too() {
     let outside = cluster.toroid("explain 0,0,0 1,0,0").ok();
     let expected = "0,0,0 to 1,0,0: yes\n\
                     blue\n  \
-                      ethernet  yes, by tap; enforced by the driver, which checks every frame\n  \
+                      ethernet  yes, by kernel; enforced by the kernel, which forwards between \
+                    members' addresses, and the driver, which checks every other frame\n  \
                       rdma      yes, by shm; enforced by mappings, which need a descriptor; \
                     the agent, which hands those to members only";
     assert_eq!(outside.text(), expected);

@@ -43,6 +43,7 @@ mod hosts_rate;
 mod hosts_sealed;
 mod identity;
 mod interference;
+mod kernel_path;
 mod lifecycle;
 mod limits;
 mod link_bench;

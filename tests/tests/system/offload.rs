@@ -191,7 +191,9 @@ while True:
 #[test]
 fn datagrams_that_wait_together_cross_together() {
     let cluster = Cluster::up("3x1x1");
-    let blue = cluster.domain("blue", &["0-1,0,0"]);
+    let create = "domain create blue 0-1,0,0 --ethernet driver";
+    cluster.toroid(create).ok();
+    let blue = cluster.existing("blue");
     let plain = "domain grow blue 2,0,0 --offload off";
     cluster.toroid(plain).ok();
     let program = |name: &str, text: &str| {
