@@ -26,6 +26,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a register.
 const WORD: usize = 4;
 
+/// Bytes of a batch: elements for tens of thousands of members.
+const BATCH: usize = 1 << 25;
+
 /// Nested attributes have this bit (`NLA_F_NESTED`).
 const NESTED: u16 = 1 << 15;
 
@@ -142,6 +145,8 @@ impl Nftables {
             socket.connect(&SocketAddr::new(0, 0))?;
             let timeout = TimeVal::new(TIMEOUT.as_secs().cast_signed(), 0);
             setsockopt(&socket, sockopt::ReceiveTimeout, &timeout).map_err(io::Error::from)?;
+            // Its owner may not raise it where it lacks the right, and sends small batches.
+            let _ = setsockopt(&socket, sockopt::SndBufForce, &BATCH);
             Ok(Nftables {
                 socket,
                 sequence: 0,
@@ -260,6 +265,12 @@ impl Batch {
         self.push(libc::NFT_MSG_NEWCHAIN, NLM_F_CREATE, &attributes);
         let attributes = [self.table_name(), text(2, name)];
         self.push(libc::NFT_MSG_DELRULE, 0, &attributes);
+    }
+
+    /// Removes a chain, which must exist, with its rules.
+    pub fn remove_chain(&mut self, name: &str) {
+        let attributes = [self.table_name(), text(3, name)];
+        self.push(libc::NFT_MSG_DELCHAIN, 0, &attributes);
     }
 
     /// Adds a rule at the end of a chain.

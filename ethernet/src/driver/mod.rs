@@ -9,7 +9,7 @@ mod tunnels;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
@@ -252,7 +252,7 @@ impl ControlPath {
                 rdma,
                 sealed,
             } => self.retain(&ports, &hosts, rdma, sealed)?,
-            DriverRequest::Kernel => self.open_kernel_path(descriptors),
+            DriverRequest::Kernel => self.open_kernel_path(descriptors)?,
             DriverRequest::AddPort(port) => self.add(port, descriptors.into_iter().next())?,
             DriverRequest::AddRemote { host, port } => self.add_remote(&host, port)?,
             DriverRequest::Tunnel { host, asks, keys } => {
@@ -302,14 +302,18 @@ impl ControlPath {
         Ok(None)
     }
 
-    /// Opens the kernel path, unless it is open.
-    fn open_kernel_path(&mut self, descriptors: Vec<OwnedFd>) {
-        if self.kernel.is_err() {
-            let network = descriptors.into_iter().next();
-            let network = network.ok_or_else(|| "its network namespace did not arrive".into());
-            let open = |network| KernelPath::open(network).map_err(|error| error.to_string());
-            self.kernel = network.and_then(open);
-        }
+    /// Opens the kernel path, unless it is open. Fails if frames pass there that this driver cannot
+    /// stop; without any, all pass through the driver.
+    fn open_kernel_path(&mut self, descriptors: Vec<OwnedFd>) -> Result<(), KernelPathError> {
+        let (Some(network), true) = (descriptors.into_iter().next(), self.kernel.is_err()) else {
+            return Ok(());
+        };
+        let is_used = KernelPath::is_used(network.as_fd())?;
+        self.kernel = match KernelPath::open(network) {
+            Err(error) if is_used => return Err(error),
+            opened => opened.map_err(|error| error.to_string()),
+        };
+        Ok(())
     }
 
     fn record(&mut self, (domain_id, node): PortKey, outcome: Result<(), PortFailure>) {

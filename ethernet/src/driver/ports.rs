@@ -47,7 +47,7 @@ impl ControlPath {
         }
         let needs_other = |member: &AttachedPort| match &member.outer {
             Some(_) => !port.offload,
-            None => member.index.is_some() && !member.port.kernel && has_kernel_path(&port),
+            None => member.index.is_some() && has_kernel_path(&port),
         };
         if self.kernel.is_ok() && self.ports.get(&key).is_some_and(needs_other) {
             // Connections go on with the next interface.
@@ -113,8 +113,7 @@ impl ControlPath {
             .call(move |switch| switch.has_model(partition))?;
         let member = self.ports.get(&key).filter(|_| !has_model);
         let direct = member.and_then(|its| DirectMember::of(&its.port, its.outer.as_ref()?.device));
-        let admitted = kernel.admit(key, direct).map_err(InterfaceError::from);
-        self.record(key, admitted.map_err(PortFailure::from));
+        kernel.admit(key, direct);
         Ok(())
     }
 
@@ -241,15 +240,18 @@ impl ControlPath {
         self.remote_members.remove(&key);
         self.settling.remove(&key);
         self.admit(key)?;
-        if let (Ok(kernel), Some(member)) = (&mut self.kernel, &member)
-            && let Some(outer) = &member.outer
-            && let Err(error) = kernel.cut(outer)
-        {
-            // The node has deleted its end, and with it this one.
-            debug!(
-                "{} of node {}: {error}",
-                member.port.ifname, member.port.place
-            );
+        if let Ok(kernel) = &mut self.kernel {
+            kernel.expect_frames();
+            if let Some(AttachedPort {
+                port,
+                outer: Some(outer),
+                ..
+            }) = &member
+                && let Err(error) = kernel.cut(port, outer)
+            {
+                // The node has deleted its end, and with it this one.
+                debug!("{} of node {}: {error}", port.ifname, port.place);
+            }
         }
         let egress = self
             .switch
@@ -283,7 +285,7 @@ impl ControlPath {
         if let Ok(kernel) = &mut self.kernel {
             let outer = |member: &AttachedPort| member.outer.as_ref().map(|outer| outer.device);
             let present: HashSet<u32> = self.ports.values().filter_map(outer).collect();
-            kernel.settle(|device| present.contains(&device))?;
+            kernel.settle(&present)?;
         }
         let deadline = Settling::deadline(self.settling.len());
         let is_slow = |(key, _): &(PortKey, Settling)| {

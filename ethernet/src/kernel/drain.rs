@@ -8,13 +8,12 @@
 //! A mark is a frame that is written to a TAP of its own. The kernel steers it to a processor (RPS,
 //! Documentation/networking/scaling.rst), and a rule sends it back to the TAP.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{SysconfVar, sysconf};
 
 use crate::offload::Offload;
 use crate::port::tap::Tap;
@@ -47,8 +46,11 @@ pub(super) struct Drain {
 impl Drain {
     /// Takes the TAP, which is up, and its file `rps_cpus`.
     pub(super) fn new(tap: Tap, steering: OwnedFd) -> io::Result<Self> {
-        let processors = sysconf(SysconfVar::_NPROCESSORS_CONF)?.unwrap_or(1);
-        let processors = u32::try_from(processors).map_err(io::Error::other)?;
+        // A list such as `0-3,8`.
+        let possible = fs::read_to_string("/sys/devices/system/cpu/possible")?;
+        let last = possible.trim().rsplit([',', '-']).next();
+        let last: u32 = last.unwrap_or_default().parse().map_err(io::Error::other)?;
+        let processors = last + 1;
         let mut drain = Drain {
             tap,
             steering: steering.into(),

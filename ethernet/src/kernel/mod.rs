@@ -11,10 +11,10 @@
 mod drain;
 mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use toroid_netlink::nftables::{Batch, Nftables};
 use toroid_netlink::{Link, Netlink, NetlinkError, namespace};
 use toroid_protocol::driver::{Port, outer_device};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::interface::{Interface, InterfaceError, Outer, QUEUE_LEN, configure_in};
 use crate::offload::Capabilities;
@@ -107,6 +107,13 @@ impl KernelPath {
         })
     }
 
+    /// Whether a former driver has left interfaces in a namespace, between which frames may pass.
+    pub(crate) fn is_used(network: BorrowedFd<'_>) -> Result<bool, NetlinkError> {
+        let links = Netlink::open_in(network)?.links()?;
+        // Only names of other ends have a point.
+        Ok(links.iter().any(|link| link.name.contains('.')))
+    }
+
     /// Makes the interface of a port in the network namespace of its node, or takes over that of a
     /// former driver. `None` if the port needs a TAP, or has one of a former driver.
     pub(crate) fn raise(
@@ -118,7 +125,7 @@ impl KernelPath {
         let outer = outer_device(port.domain_id, port.node);
         if !port.offload {
             if let Ok(link) = self.netlink.link(&outer) {
-                self.delete(link.index)?;
+                self.delete(&outer, link.index)?;
             }
             return Ok(None);
         }
@@ -127,7 +134,7 @@ impl KernelPath {
             (Ok(_), Ok(_)) => true,
             (Ok(link), Err(NetlinkError::NoSuchLink(_))) => {
                 // The node has deleted or renamed its end.
-                self.delete(link.index)?;
+                self.delete(&outer, link.index)?;
                 false
             }
             (Err(NetlinkError::NoSuchLink(_)), Ok(_)) => return Ok(None),
@@ -151,7 +158,7 @@ impl KernelPath {
             }
             Err(error) => {
                 // Nothing refers to the devices yet. The first error is reported.
-                let _ = self.delete(device.index);
+                let _ = self.delete(&outer, device.index);
                 Err(error)
             }
         }
@@ -179,10 +186,7 @@ impl KernelPath {
                 self.netlink.set_mtu(link.index, port.mtu)?;
             }
         }
-        let mut batch = Batch::new(rules::TABLE);
-        rules::patch(&mut batch, &device.name, behind.index, true);
-        rules::patch(&mut batch, &tap_name, device.index, false);
-        self.tables.commit(&batch)?;
+        self.patch(&device.name, device.index)?;
         for link in [&behind, device] {
             if !link.up {
                 self.netlink.set_up(link.index)?;
@@ -192,25 +196,22 @@ impl KernelPath {
         configure_in(node, port, tap)
     }
 
-    /// Deletes an interface by its other end, and the TAP behind.
-    fn delete(&mut self, device: u32) -> Result<(), NetlinkError> {
+    /// Deletes an interface by its other end, with the TAP behind and the rules.
+    fn delete(&mut self, outer: &str, device: u32) -> Result<(), NetlinkError> {
+        self.remove_chains(outer, device);
         if let Ok(tap) = self.netlink.index(&tap_behind(device)) {
             self.netlink.delete(tap)?;
         }
         self.netlink.delete(device)
     }
 
-    /// Lets frames pass directly between a member and others, from now on, or no more.
-    pub(crate) fn admit(
-        &mut self,
-        key: Key,
-        member: Option<DirectMember>,
-    ) -> Result<(), NetlinkError> {
+    /// Lets frames pass directly between a member and others, from now on, or no more. If the kernel
+    /// refuses that, the next [`KernelPath::settle`] brings it into effect, or fails.
+    pub(crate) fn admit(&mut self, key: Key, member: Option<DirectMember>) {
         let before = self.members.get(&key);
         if before == member.as_ref() {
-            return Ok(());
+            return;
         }
-        // Until then the kernel may have more.
         if self.is_settled {
             let mut batch = Batch::new(rules::TABLE);
             if let Some(before) = before {
@@ -219,40 +220,70 @@ impl KernelPath {
             if let Some(member) = &member {
                 rules::admit(&mut batch, member);
             }
-            self.tables.commit(&batch)?;
+            if let Err(error) = self.tables.commit(&batch) {
+                warn!("{error}");
+                self.is_settled = false;
+            }
         }
         self.is_drained &= before.is_none();
         match member {
             Some(member) => self.members.insert(key, member),
             None => self.members.remove(&key),
         };
-        Ok(())
     }
 
-    /// Takes down the other end of an interface: the member sends and receives nothing more.
-    pub(crate) fn cut(&mut self, outer: &Outer) -> Result<(), NetlinkError> {
+    /// Notes that a member has left, whose frames may be under way from the driver, too.
+    pub(crate) fn expect_frames(&mut self) {
         self.is_drained = false;
-        self.netlink.set_down(outer.device)
     }
 
-    /// Brings up the other end of an interface.
+    /// Takes down the other end of an interface, and removes its rules: the member sends and receives
+    /// nothing more.
+    pub(crate) fn cut(&mut self, port: &Port, outer: &Outer) -> Result<(), NetlinkError> {
+        let down = self.netlink.set_down(outer.device);
+        self.remove_chains(&outer_device(port.domain_id, port.node), outer.device);
+        down
+    }
+
+    /// Connects the other end of an interface again, and brings it up.
     pub(crate) fn join(&mut self, port: &Port, outer: &Outer) -> Result<(), NetlinkError> {
-        self.starting.push(outer_device(port.domain_id, port.node));
+        let name = outer_device(port.domain_id, port.node);
+        self.patch(&name, outer.device)?;
+        self.starting.push(name);
         self.netlink.set_up(outer.device)
+    }
+
+    /// Sends what comes in by the other end of an interface directly or to the TAP behind, and what
+    /// comes in by the TAP to the interface.
+    fn patch(&mut self, outer: &str, device: u32) -> Result<(), NetlinkError> {
+        let tap = tap_behind(device);
+        let behind = self.netlink.index(&tap)?;
+        let mut batch = Batch::new(rules::TABLE);
+        rules::patch(&mut batch, outer, behind, true);
+        rules::patch(&mut batch, &tap, device, false);
+        self.tables.commit(&batch)
+    }
+
+    /// Removes the rules of devices. With some kernels they end with the devices, with others not.
+    fn remove_chains(&mut self, outer: &str, device: u32) {
+        for chain in [outer, &tap_behind(device)] {
+            let mut batch = Batch::new(rules::TABLE);
+            batch.remove_chain(chain);
+            if let Err(error) = self.tables.commit(&batch) {
+                debug!("{chain}: {error}");
+            }
+        }
     }
 
     /// Waits until new members can be reached and nothing of former ones is under way, and removes
     /// what a former driver has left.
-    pub(crate) fn settle(
-        &mut self,
-        is_present: impl Fn(u32) -> bool,
-    ) -> Result<(), KernelPathError> {
+    pub(crate) fn settle(&mut self, present: &HashSet<u32>) -> Result<(), KernelPathError> {
         if !self.is_settled {
             let mut batch = Batch::new(rules::TABLE);
             rules::admit_only(&mut batch, self.members.values());
             self.tables.commit(&batch)?;
             (self.is_settled, self.is_drained) = (true, false);
-            self.remove_unused(is_present)?;
+            self.remove_unused(present)?;
         }
         self.await_start()?;
         if !self.is_drained {
@@ -281,13 +312,14 @@ impl KernelPath {
         Ok(())
     }
 
-    fn remove_unused(&mut self, is_present: impl Fn(u32) -> bool) -> Result<(), NetlinkError> {
+    /// Removes all devices but those with these indexes and the TAPs behind.
+    fn remove_unused(&mut self, present: &HashSet<u32>) -> Result<(), NetlinkError> {
+        let taps: HashSet<String> = present.iter().copied().map(tap_behind).collect();
         for link in self.netlink.links()? {
-            // Only names of other ends have a point.
-            if link.name.contains('.')
-                && !is_present(link.index)
-                && let Err(error) = self.delete(link.index)
-            {
+            let is_used = present.contains(&link.index)
+                || taps.contains(&link.name)
+                || ["lo", DEVICE].contains(&link.name.as_str());
+            if !is_used && let Err(error) = self.netlink.delete(link.index) {
                 warn!("{}: {error}", link.name);
             }
         }

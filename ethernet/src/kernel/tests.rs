@@ -2,6 +2,7 @@ use std::fs::File;
 
 use super::drain::steer;
 use super::*;
+use crate::forward::tests::unique;
 use crate::offload::Offload;
 
 /// Needs root. Frames of one TAP go to another by the queue of another processor. Those that have not
@@ -11,6 +12,7 @@ use crate::offload::Offload;
 fn frames_that_wait_for_a_processor_have_arrived_after_the_drain() {
     let network = namespace::create().unwrap();
     let mut path = KernelPath::open(network.into()).unwrap();
+    path.settle(&HashSet::new()).unwrap();
     let open = || {
         let taps = ["one", "two"].map(|name| Tap::open(name, Capabilities::empty()).unwrap());
         (taps, File::from(steering("one").unwrap()))
@@ -40,9 +42,32 @@ fn frames_that_wait_for_a_processor_have_arrived_after_the_drain() {
             continue;
         }
         path.is_drained = false;
-        path.settle(|_| true).unwrap();
+        path.settle(&HashSet::new()).unwrap();
         assert!(has_arrived(), "in round {round}");
         late += 1;
     }
     assert!(late > 0 || processors == 1, "the frames never waited");
+}
+
+/// Needs root. A driver that takes over has to name all members at once.
+#[test]
+#[ignore = "needs root"]
+fn thousands_of_members_are_admitted_together() {
+    let mut path = KernelPath::open(namespace::create().unwrap().into()).unwrap();
+    for domain in 1..=20 {
+        for x in 0..=249 {
+            let port = Port {
+                kernel: true,
+                ..unique(domain, x)
+            };
+            let member = DirectMember::of(&port, 2).unwrap();
+            path.admit((domain.into(), x.into()), Some(member));
+        }
+    }
+    path.settle(&HashSet::new()).unwrap();
+    // Each of them is there: an element that is absent could not be removed.
+    for key in path.members.clone().into_keys() {
+        path.admit(key, None);
+        assert!(path.is_settled, "{key:?}");
+    }
 }

@@ -1,13 +1,15 @@
 //! The agent of a driver.
 
+use std::cell::Cell;
+
 use super::*;
 
 /// Numbers of dropped frames by sender and reason.
 type Drops<K> = BTreeMap<K, BTreeMap<DropReason, u64>>;
 
 thread_local! {
-    /// Network namespace in which frames pass without the driver: one for all drivers of a test.
-    static KERNEL: File = namespace::create().unwrap();
+    /// Network namespace in which frames pass without the driver, after the end of one in a test.
+    static KERNEL: Cell<Option<File>> = const { Cell::new(None) };
 }
 
 /// Whether frames may pass without the driver in these tests. A second run of all sets this.
@@ -22,6 +24,8 @@ pub(crate) struct Agent {
     commands: Writer,
     driver: JoinHandle<Result<(), DriverError>>,
     synced: u64,
+    /// Network namespace in which frames pass without this driver.
+    kernel: File,
 }
 
 impl Agent {
@@ -35,6 +39,9 @@ impl Agent {
             commands,
             driver: thread::spawn(|| driver::run(drivers)),
             synced: 0,
+            kernel: KERNEL
+                .take()
+                .unwrap_or_else(|| namespace::create().unwrap()),
         };
         if has_kernel_path() {
             agent.offer_kernel_path();
@@ -44,11 +51,9 @@ impl Agent {
 
     /// Gives the driver the namespace of the kernel path.
     pub(crate) fn offer_kernel_path(&self) {
-        KERNEL.with(|namespace| {
-            let namespaces = [namespace.as_fd()];
-            let sent = self.commands.send(&DriverRequest::Kernel, &namespaces);
-            sent.unwrap();
-        });
+        let namespaces = [self.kernel.as_fd()];
+        let sent = self.commands.send(&DriverRequest::Kernel, &namespaces);
+        sent.unwrap();
     }
 
     pub(crate) fn send(&self, command: DriverRequest) {
@@ -204,6 +209,7 @@ impl Agent {
         self.liveness.shut_down();
         self.commands.shut_down();
         self.driver.join().unwrap().unwrap();
+        KERNEL.set(Some(self.kernel));
     }
 }
 

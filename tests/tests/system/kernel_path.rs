@@ -115,17 +115,32 @@ fn a_node_that_meddles_with_its_interface_is_cut_nevertheless() {
         let cluster = Cluster::up("3x1x1");
         let blue = cluster.domain("blue", &["*,0,0"]);
         let (two, foreign) = (blue.ipv4("2,0,0"), blue.ipv4("1,0,0"));
+        let dropped = |reason: &str| {
+            let drops = cluster.ask("domain drops blue");
+            let of_node = drops.as_array().expect("a list").iter();
+            let of_node = of_node.filter(|its| its["node"] == "0,0,0");
+            let counts = of_node.filter_map(|its| its["dropped"][reason].as_u64());
+            counts.sum::<u64>()
+        };
         // With the address of another member, and with that of another's interface.
-        for meddle in [
-            format!(
-                "ip address add {foreign}/24 dev blue && ping -c 2 -i 0.1 -W 1 -I {foreign} {two}"
+        for (meddle, reason) in [
+            (
+                format!(
+                    "ip address add {foreign}/24 dev blue && ping -c 3 -i 0.1 -W 1 -I {foreign} {two}"
+                ),
+                "foreign_address",
             ),
-            format!(
-                "ip link set blue address {} && ping -c 2 -i 0.1 -W 1 {two}",
-                blue.mac("1,0,0")
+            (
+                format!(
+                    "ip link set blue address {} && ping -c 3 -i 0.1 -W 1 {two}",
+                    blue.mac("1,0,0")
+                ),
+                "wrong_source",
             ),
         ] {
+            let before = dropped(reason);
             cluster.shell("0,0,0", &meddle).fails_somehow();
+            assert!(dropped(reason) > before, "{reason}");
             let own = blue.mac("0,0,0");
             let back = format!(
                 "ip address del {foreign}/24 dev blue; ip link set blue address {own}; true"
@@ -138,24 +153,19 @@ fn a_node_that_meddles_with_its_interface_is_cut_nevertheless() {
                     == 0
             });
         }
+        let raise_all = "for it in $(ls /sys/class/net); do ip link set $it up; done";
         cluster.exec("0,0,0", "ip link set blue name evil").ok();
         cluster.reaches("0,0,0", &two);
         blue.shrink(&["0,0,0"]);
-        cluster
-            .shell(
-                "0,0,0",
-                &format!("ip link set evil up; ping -c 1 -W 1 {two}"),
-            )
-            .fails_somehow();
-        // The driver is dead meanwhile, and the agent cuts by itself.
-        let ping = cluster.spawn("1,0,0", &format!("ping -i 0.01 {two}"));
+        let ping = format!("{raise_all}; ping -c 1 -W 1 {two}");
+        cluster.shell("0,0,0", &ping).fails_somehow();
+        // The next driver does not know of it.
+        let stream = cluster.spawn("1,0,0", &format!("ping -i 0.01 {two}"));
         cluster.exec("1,0,0", "ip link set blue name evil").ok();
         cluster.kill_driver();
         blue.shrink(&["1,0,0"]);
-        cluster
-            .exec("1,0,0", &format!("ping -c 1 -W 1 {two}"))
-            .fails_somehow();
-        let _ = ping.kill();
+        cluster.shell("1,0,0", &ping).fails_somehow();
+        let _ = stream.kill();
         blue.grow(&["0-1,0,0"]);
         cluster.reaches("0,0,0", &blue.ipv4("1,0,0"));
         assert!(is_direct(&cluster, "0,0,0", &two));

@@ -414,6 +414,8 @@ impl Driver {
         state.generation += 1;
         state.tunnels = None;
         state.pulse += 1;
+        // Until then the kernel may forward frames of former members.
+        state.asked += 1;
         state.tell_all(&self.others, self.kernel.as_ref());
         drop(state);
         self.keep();
