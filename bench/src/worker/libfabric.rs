@@ -200,17 +200,22 @@ fn listens(sockets: &str) -> bool {
 }
 
 /// Mean time of a message in nanoseconds, from the line below the heads
-/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`: computed of the throughput, which has
-/// more digits than the time. A `=` tells that as many messages came back as were sent.
+/// `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`: of the throughput or the time, whichever
+/// has more digits. A `=` tells that as many messages came back as were sent.
 fn mean_ns(printed: &str, bytes: usize) -> Option<f64> {
     let line = printed.lines().last()?;
     let fields: Vec<&str> = line.split_whitespace().collect();
-    let [_, _, acknowledged, _, _, throughput, _, _] = fields[..] else {
+    let [_, _, acknowledged, _, _, throughput, time, _] = fields[..] else {
         return None;
     };
     let bytes_per_us: f64 = throughput.parse().ok()?;
-    let answered = acknowledged.starts_with('=') && bytes_per_us > 0.0;
-    answered.then(|| bytes as f64 / bytes_per_us * 1000.0)
+    let us: f64 = time.parse().ok()?;
+    let mean_us = if bytes_per_us > us {
+        bytes as f64 / bytes_per_us
+    } else {
+        us
+    };
+    (acknowledged.starts_with('=') && mean_us > 0.0).then_some(mean_us * 1000.0)
 }
 
 #[cfg(test)]
@@ -224,14 +229,17 @@ mod tests {
     fn the_mean_is_parsed_from_the_output() {
         let line = "64      200k    =200k    24m         0.13s    200.00       0.32       3.12\n";
         assert_eq!(mean_ns(&format!("{HEADS}{line}"), 64), Some(320.0));
+        // On a machine that is very busy.
+        let slow = "64      10      =10      1.2k        0.33s      0.00   16704.75       0.00\n";
+        assert_eq!(mean_ns(&format!("{HEADS}{slow}"), 64), Some(16_704_750.0));
     }
 
     #[test]
     fn an_incomplete_result_is_none() {
         let lost = "64      200k    +3       24m         0.13s    200.00       0.32       3.12\n";
-        let endless =
-            "64      1       =1       128         0.13s      0.00  130000.00       0.00\n";
-        for printed in ["", HEADS, &format!("{HEADS}{lost}"), endless, "a b c\n"] {
+        let timeless =
+            "64      1       =1       128         0.00s      0.00       0.00       0.00\n";
+        for printed in ["", HEADS, &format!("{HEADS}{lost}"), timeless, "a b c\n"] {
             assert_eq!(mean_ns(printed, 64), None, "{printed}");
         }
     }
