@@ -164,6 +164,7 @@ fn show_has_the_keys_that_programs_rely_on() {
         [
             "diameter",
             "epoch",
+            "ethernet",
             "id",
             "managers",
             "mean_hops",
