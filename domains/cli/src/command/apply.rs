@@ -34,6 +34,7 @@ Example:
   forward = true                  # absent: false
   sealed = true                   # absent: false
   fence = 10                      # seconds; absent: off
+  ethernet = \"driver\"             # or kernel; absent: auto
   subnet = \"10.64.3.0/24\"         # absent: as it is, or chosen
   capacity = 1000                 # members that it can have; absent: 254, or the nodes
   mtu = 9000                      # absent: as it is, or 9000
