@@ -168,7 +168,7 @@ impl Netlink {
         })
     }
 
-    /// Connects to another network namespace, from a thread that enters it and ends.
+    /// Connects to another network namespace.
     ///
     /// # Errors
     /// The system's.
