@@ -239,7 +239,6 @@ impl ControlPath {
         let member = self.ports.remove(&key);
         self.remote_members.remove(&key);
         self.settling.remove(&key);
-        self.admit(key)?;
         if let Ok(kernel) = &mut self.kernel {
             kernel.expect_frames();
             if let Some(AttachedPort {

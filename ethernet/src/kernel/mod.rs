@@ -24,7 +24,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use toroid_netlink::nftables::{Batch, Nftables};
 use toroid_netlink::{Link, Netlink, NetlinkError, namespace};
 use toroid_protocol::driver::{Port, outer_device};
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::interface::{Interface, InterfaceError, Outer, QUEUE_LEN, configure_in};
 use crate::offload::Capabilities;
@@ -186,19 +186,31 @@ impl KernelPath {
                 self.netlink.set_mtu(link.index, port.mtu)?;
             }
         }
-        self.patch(&device.name, device.index)?;
+        self.patch(&device.name, device.index, behind.index)?;
         for link in [&behind, device] {
             if !link.up {
                 self.netlink.set_up(link.index)?;
             }
         }
-        self.starting.push(device.name.clone());
         configure_in(node, port, tap)
+    }
+
+    /// Sends what comes in by the other end of an interface directly or to the TAP behind, and what
+    /// comes in by the TAP to the interface.
+    fn patch(&mut self, outer: &str, device: u32, behind: u32) -> Result<(), NetlinkError> {
+        let mut batch = Batch::new(rules::TABLE);
+        rules::patch(&mut batch, outer, behind, true);
+        rules::patch(&mut batch, &tap_behind(device), device, false);
+        self.tables.commit(&batch)?;
+        self.starting.push(outer.to_owned());
+        Ok(())
     }
 
     /// Deletes an interface by its other end, with the TAP behind and the rules.
     fn delete(&mut self, outer: &str, device: u32) -> Result<(), NetlinkError> {
-        self.remove_chains(outer, device);
+        let mut batch = Batch::new(rules::TABLE);
+        rules::unpatch(&mut batch, outer, device);
+        self.tables.commit(&batch)?;
         if let Ok(tap) = self.netlink.index(&tap_behind(device)) {
             self.netlink.delete(tap)?;
         }
@@ -208,28 +220,35 @@ impl KernelPath {
     /// Lets frames pass directly between a member and others, from now on, or no more. If the kernel
     /// refuses that, the next [`KernelPath::settle`] brings it into effect, or fails.
     pub(crate) fn admit(&mut self, key: Key, member: Option<DirectMember>) {
-        let before = self.members.get(&key);
-        if before == member.as_ref() {
+        if self.members.get(&key) == member.as_ref() {
             return;
         }
-        if self.is_settled {
-            let mut batch = Batch::new(rules::TABLE);
-            if let Some(before) = before {
-                rules::expel(&mut batch, before);
-            }
-            if let Some(member) = &member {
-                rules::admit(&mut batch, member);
-            }
-            if let Err(error) = self.tables.commit(&batch) {
-                warn!("{error}");
-                self.is_settled = false;
-            }
+        let mut batch = Batch::new(rules::TABLE);
+        self.expel(key, &mut batch);
+        if let Some(member) = member {
+            rules::admit(&mut batch, &member);
+            self.members.insert(key, member);
         }
-        self.is_drained &= before.is_none();
-        match member {
-            Some(member) => self.members.insert(key, member),
-            None => self.members.remove(&key),
-        };
+        // Otherwise `settle` names all.
+        if self.is_settled {
+            self.commit(&batch);
+        }
+    }
+
+    /// Removes a member, if it is one.
+    fn expel(&mut self, key: Key, batch: &mut Batch) {
+        if let Some(before) = self.members.remove(&key) {
+            rules::expel(batch, &before);
+            self.is_drained = false;
+        }
+    }
+
+    /// Changes the rules. If the kernel refuses that, `settle` names all members.
+    fn commit(&mut self, batch: &Batch) {
+        if let Err(error) = self.tables.commit(batch) {
+            warn!("{error}");
+            self.is_settled = false;
+        }
     }
 
     /// Notes that a member has left, whose frames may be under way from the driver, too.
@@ -237,42 +256,27 @@ impl KernelPath {
         self.is_drained = false;
     }
 
-    /// Takes down the other end of an interface, and removes its rules: the member sends and receives
-    /// nothing more.
+    /// Ends the membership of an interface: removes its rules, and takes its other end down. It sends
+    /// and receives nothing more.
     pub(crate) fn cut(&mut self, port: &Port, outer: &Outer) -> Result<(), NetlinkError> {
-        let down = self.netlink.set_down(outer.device);
-        self.remove_chains(&outer_device(port.domain_id, port.node), outer.device);
-        down
+        let mut batch = Batch::new(rules::TABLE);
+        self.expel((port.domain_id, port.node), &mut batch);
+        if !self.is_settled {
+            // `settle` names all members.
+            batch = Batch::new(rules::TABLE);
+        }
+        let name = outer_device(port.domain_id, port.node);
+        rules::unpatch(&mut batch, &name, outer.device);
+        self.commit(&batch);
+        self.netlink.set_down(outer.device)
     }
 
     /// Connects the other end of an interface again, and brings it up.
     pub(crate) fn join(&mut self, port: &Port, outer: &Outer) -> Result<(), NetlinkError> {
+        let behind = self.netlink.index(&tap_behind(outer.device))?;
         let name = outer_device(port.domain_id, port.node);
-        self.patch(&name, outer.device)?;
-        self.starting.push(name);
+        self.patch(&name, outer.device, behind)?;
         self.netlink.set_up(outer.device)
-    }
-
-    /// Sends what comes in by the other end of an interface directly or to the TAP behind, and what
-    /// comes in by the TAP to the interface.
-    fn patch(&mut self, outer: &str, device: u32) -> Result<(), NetlinkError> {
-        let tap = tap_behind(device);
-        let behind = self.netlink.index(&tap)?;
-        let mut batch = Batch::new(rules::TABLE);
-        rules::patch(&mut batch, outer, behind, true);
-        rules::patch(&mut batch, &tap, device, false);
-        self.tables.commit(&batch)
-    }
-
-    /// Removes the rules of devices. With some kernels they end with the devices, with others not.
-    fn remove_chains(&mut self, outer: &str, device: u32) {
-        for chain in [outer, &tap_behind(device)] {
-            let mut batch = Batch::new(rules::TABLE);
-            batch.remove_chain(chain);
-            if let Err(error) = self.tables.commit(&batch) {
-                debug!("{chain}: {error}");
-            }
-        }
     }
 
     /// Waits until new members can be reached and nothing of former ones is under way, and removes

@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use toroid_netlink::nftables::{Base, Batch, Element, Expression};
 use toroid_protocol::driver::Port;
 
+use super::tap_behind;
+
 /// Table with everything.
 pub(super) const TABLE: &str = "toroid";
 
@@ -137,6 +139,16 @@ pub(super) fn patch(batch: &mut Batch, device: &str, other: u32, may_pass_direct
         to: 0,
     };
     batch.rule(device, &[number, Expression::Forward { device: 0 }]);
+}
+
+/// Removes the rules of the other end of an interface and of the TAP behind. With some kernels they
+/// end with the devices, with others not.
+pub(super) fn unpatch(batch: &mut Batch, outer: &str, device: u32) {
+    for chain in [outer, &tap_behind(device)] {
+        // A chain that is not there cannot be removed.
+        batch.chain(chain, None);
+        batch.remove_chain(chain);
+    }
 }
 
 /// The rules that all members share: for TCP, UDP and ICMP, which follow directly on the first header
