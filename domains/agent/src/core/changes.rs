@@ -168,7 +168,7 @@ fn carry_out_everywhere(
     let deciding = once::deciding(host, actor, asked, earlier, forgotten);
     let Made {
         reply,
-        departure,
+        mut departure,
         hand_over,
     } = match earlier {
         Some(earlier) => once::made_before(host, actor, asked, earlier)?,
@@ -190,9 +190,9 @@ fn carry_out_everywhere(
     };
     decided(&before);
     let new_fence = fences::new(host, request, &reply);
-    if departure.is_some() {
+    if let Some(departure) = &mut departure {
         // The next change may give a leaver to somebody else.
-        host.await_driver();
+        host.await_cut(departure);
     }
     drop(turn);
     if let Some(departure) = departure {

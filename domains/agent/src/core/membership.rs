@@ -28,10 +28,10 @@ const ACK_TIMEOUT_EACH: Duration = Duration::from_millis(2);
 #[derive(Debug, Default)]
 pub(super) struct Departure {
     changed: Vec<Changed>,
-    /// Members before and after.
-    concerned: BTreeSet<NodeId>,
     /// Generation of the driver before it was told.
     generation: Option<u32>,
+    /// Whether the driver has removed the ports.
+    is_cut: bool,
 }
 
 impl Host {
@@ -258,8 +258,8 @@ impl Host {
         directory: Directory,
         revision: Option<Revision>,
     ) -> Result<(), Refusal> {
-        let departure = self.begin_departure(changes, directory)?;
-        let held = self.let_others_go_on(&departure, revision);
+        let mut departure = self.begin_departure(changes, directory)?;
+        let held = self.let_others_go_on(&mut departure, revision);
         self.await_acknowledgements(&departure);
         self.finish_departure(departure);
         self.leases.release(&held);
@@ -271,13 +271,13 @@ impl Host {
     /// nodes on this host.
     fn let_others_go_on(
         &self,
-        departure: &Departure,
+        departure: &mut Departure,
         revision: Option<Revision>,
     ) -> BTreeSet<NodeId> {
         if !self.leases.stops_within(self.ack_timeout) {
             return BTreeSet::new();
         }
-        self.await_driver();
+        self.await_cut(departure);
         let changes = departure.changed.iter().map(|changed| &changed.change);
         let left = changes.flat_map(|change| change.left.iter().copied());
         let left = left.filter(|node| self.node(*node).is_some()).collect();
@@ -289,8 +289,8 @@ impl Host {
         left
     }
 
-    /// Makes departures durable and tells driver and processes. [`Host::await_acknowledgements`]
-    /// and [`Host::finish_departure`] follow.
+    /// Makes departures durable, tells driver and processes, and writes the names of those who stay.
+    /// [`Host::await_acknowledgements`] and [`Host::finish_departure`] follow.
     pub(super) fn begin_departure(
         &self,
         changes: Vec<Change>,
@@ -323,20 +323,39 @@ impl Host {
             }
             changed
         };
+        let changed = changes.into_iter().map(cut).collect();
+        // While driver and processes work. The change is made: a hosts file that cannot be written
+        // does not undo it.
+        if let Err(refusal) = self.write_hosts(&directory, &concerned) {
+            tracing::warn!("{refusal}");
+        }
         Ok(Departure {
-            changed: changes.into_iter().map(cut).collect(),
-            concerned,
+            changed,
             generation,
+            is_cut: false,
         })
     }
 
-    /// Waits until the driver has removed the ports that it was told to remove.
-    pub(super) fn await_driver(&self) {
+    /// Waits until the driver has removed the ports of a departure.
+    pub(super) fn await_cut(&self, departure: &mut Departure) {
+        let has_worked = self.await_driver();
+        let generation = self.driver.as_ref().map(|driver| driver.generation());
+        departure.is_cut = has_worked && generation == departure.generation;
+    }
+
+    /// Waits until the driver has done what it was told. Returns whether it has.
+    pub(super) fn await_driver(&self) -> bool {
         match self.driver.as_ref().map(|driver| driver.sync()) {
-            Some(Ok(errors)) => log_errors(&errors),
+            Some(Ok(errors)) => {
+                log_errors(&errors);
+                true
+            }
             // It has been killed, and forwards nothing.
-            Some(Err(error)) => tracing::warn!("{error}"),
-            None => {}
+            Some(Err(error)) => {
+                tracing::warn!("{error}");
+                false
+            }
+            None => true,
         }
     }
 
@@ -350,25 +369,22 @@ impl Host {
     pub(super) fn finish_departure(&self, departure: Departure) {
         let Departure {
             changed,
-            concerned,
             generation,
+            is_cut,
         } = departure;
         let directory = self.members.directory(Directory::clone);
-        // The change is made: a hosts file that cannot be written does not undo it.
-        if let Err(refusal) = self.write_hosts(&directory, &concerned) {
-            tracing::warn!("{refusal}");
-        }
         // After the cut: until then the rates of leavers hold, and the proxy delays no revocation.
         self.settle_rates(changed.iter().map(|changed| {
             let domain = &changed.change.domain;
             directory.domain_by_id(domain.id.into()).unwrap_or(domain)
         }));
-        // Last, because the driver has worked meanwhile.
-        let changes = changed.iter().map(|changed| &changed.change);
-        self.await_removal(
-            changes.map(|change| (&change.domain, &change.left)),
-            generation,
-        );
+        if !is_cut {
+            let changes = changed.iter().map(|changed| &changed.change);
+            self.await_removal(
+                changes.map(|change| (&change.domain, &change.left)),
+                generation,
+            );
+        }
         self.settle_gateways();
     }
 
