@@ -25,7 +25,7 @@ pub(crate) struct Agent {
     driver: JoinHandle<Result<(), DriverError>>,
     synced: u64,
     /// Network namespace in which frames pass without this driver.
-    kernel: File,
+    pub(crate) kernel: File,
 }
 
 impl Agent {

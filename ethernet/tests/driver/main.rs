@@ -13,6 +13,7 @@ mod membership;
 mod node;
 mod reachability;
 mod segmentation;
+mod verdicts;
 
 use std::collections::BTreeMap;
 use std::fs::File;
