@@ -36,8 +36,11 @@ use crate::worker::{Job, Order};
 /// A pair and 64 more nodes.
 const TORUS: [u16; 3] = [11, 6, 1];
 
-/// The domain of one sender and many receivers.
-const CROWD: &str = "crowd";
+/// The domains of one sender and many receivers.
+const CROWDS: [(Path, &str, EthernetPath); 2] = [
+    (Path::Toroid, "crowd", EthernetPath::Driver),
+    (Path::ToroidKernel, "direct-crowd", EthernetPath::Kernel),
+];
 
 /// The multicast group in the crowd.
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 7000);
@@ -62,14 +65,20 @@ pub struct Bed {
     cluster: Cluster,
     /// Address of the second node's server by path and link.
     servers: HashMap<(Path, Link), SocketAddrV4>,
-    /// Addresses of all receivers' servers in the crowd.
-    crowd: Vec<SocketAddrV4>,
-    /// The sender's address in the crowd.
-    speaker: Ipv4Addr,
+    crowds: HashMap<Path, Crowd>,
     /// Address of the second node's server by the number of idle members in the domain.
     beside: HashMap<u32, SocketAddrV4>,
     /// Start rates of searches.
     rates: HashMap<Key, f64>,
+}
+
+/// A domain of one sender and many receivers.
+struct Crowd {
+    name: &'static str,
+    /// The sender's address.
+    speaker: Ipv4Addr,
+    /// Addresses of all receivers' servers.
+    servers: Vec<SocketAddrV4>,
 }
 
 impl Bed {
@@ -131,14 +140,26 @@ impl Bed {
             veth(&networks, link, addresses(3 * n + 2))?;
             serve(Path::Veth, link, addresses(3 * n + 2)[1]);
         }
-        let crowd = new_domain(CROWD, &nodes[..=RECEIVERS], USUAL);
-        let crowd = cluster.control()?.create_domain(crowd)?;
-        let speaker = member(&crowd, &nodes[0])?.ipv4;
-        let crowd: Vec<SocketAddrV4> = nodes[1..]
-            .iter()
-            .zip(&ports)
-            .map(|(node, port)| Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port)))
-            .collect::<Result<_, ClusterError>>()?;
+        let mut crowds = HashMap::new();
+        for (path, name, ethernet) in CROWDS {
+            let crowd = NewDomain {
+                ethernet,
+                ..new_domain(name, &nodes[..=RECEIVERS], USUAL)
+            };
+            let crowd = cluster.control()?.create_domain(crowd)?;
+            let speaker = member(&crowd, &nodes[0])?.ipv4;
+            let server = |(node, port): (&String, &u16)| {
+                Ok(SocketAddrV4::new(member(&crowd, node)?.ipv4, *port))
+            };
+            let servers = nodes[1..].iter().zip(&ports).map(server);
+            let servers = servers.collect::<Result<_, ClusterError>>()?;
+            let crowd = Crowd {
+                name,
+                speaker,
+                servers,
+            };
+            crowds.insert(path, crowd);
+        }
         // One domain for each number: a domain is busy for a while after a change.
         let mut beside = HashMap::new();
         for idle in IDLE {
@@ -155,8 +176,7 @@ impl Bed {
             _bridges: bridges,
             cluster,
             servers,
-            crowd,
-            speaker,
+            crowds,
             beside,
             rates: HashMap::new(),
         })
@@ -185,7 +205,11 @@ impl Bed {
         match key.test {
             Test::TcpStream => {
                 let before = busy_time();
-                let order = Job::Stream(server, transport, bytes).order(0, pace(None));
+                let job = match key.streams {
+                    Some(streams @ 2..) => Job::Streams(server, bytes, streams),
+                    _ => Job::Stream(server, transport, bytes),
+                };
+                let order = job.order(0, pace(None));
                 let samples: Samples = self.ask(&order)?;
                 let busy = before.and_then(|before| busy_time()?.checked_sub(before));
                 let received = samples.bytes.max(1) as f64;
@@ -210,10 +234,11 @@ impl Bed {
                     .with("lost", flow.loss()))
             }
             Test::Multicast => {
+                let crowd = self.crowds.get(&key.path).ok_or(ClusterError::NoServer)?;
                 let flood = Flood {
-                    servers: self.crowd.clone(),
+                    servers: crowd.servers.clone(),
                     group: (key.delivery == Some(Delivery::Multicast)).then_some(GROUP),
-                    interface: self.speaker,
+                    interface: crowd.speaker,
                     ..flood(0.0)
                 };
                 self.search(key, flood)
@@ -251,7 +276,7 @@ impl Bed {
                 self.rates.insert(*key, sent_per_s);
                 let copies_sent = key.delivery.map(|delivery| {
                     let messages = match delivery {
-                        Delivery::Unicast => flow.sent / self.crowd.len() as u64,
+                        Delivery::Unicast => flow.sent / RECEIVERS as u64,
                         Delivery::Multicast => flow.sent,
                     };
                     let frame = (key.write_bytes() + HEADERS) as u64;
@@ -270,8 +295,12 @@ impl Bed {
 
     /// Bytes sent by the sender's interface in the crowd; 0 for other tests.
     fn bytes_sent(&mut self, key: &Key) -> Result<u64, ClusterError> {
-        match key.delivery {
-            Some(_) => self.ask(&Order::BytesSent(CROWD.into())),
+        match self
+            .crowds
+            .get(&key.path)
+            .filter(|_| key.delivery.is_some())
+        {
+            Some(crowd) => self.ask(&Order::BytesSent(crowd.name.into())),
             None => Ok(0),
         }
     }

@@ -32,6 +32,9 @@ pub const USERSPACE_USUAL: Link = USERSPACE_LINKS[0];
 /// Numbers of idle members beside the measured pair.
 pub const IDLE: [u32; 4] = [0, 2, 16, 64];
 
+/// Number of streams side by side.
+pub const STREAMS: usize = 4;
+
 /// Number of receivers of one sender.
 pub const RECEIVERS: usize = 8;
 
@@ -87,7 +90,7 @@ pub const OF_KERNELS: [Path; 5] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
-    /// One stream of long writes.
+    /// A stream of long writes, or several side by side.
     TcpStream,
     /// One request and its response at a time.
     TcpRr,
@@ -115,6 +118,8 @@ pub struct Key {
     pub test: Test,
     pub path: Path,
     pub link: Link,
+    /// Number of streams, in [`Test::TcpStream`].
+    pub streams: Option<usize>,
     /// Idle members beside the pair, if their number is compared.
     pub idle_members: Option<u32>,
     /// Way to many receivers, in [`Test::Multicast`].
@@ -128,6 +133,7 @@ impl Key {
             test,
             path,
             link,
+            streams: (test == Test::TcpStream).then_some(1),
             idle_members: None,
             delivery: None,
         }
@@ -141,11 +147,19 @@ impl Key {
         }
     }
 
+    /// Streams side by side between two nodes.
+    pub fn side_by_side(path: Path, link: Link) -> Self {
+        Key {
+            streams: Some(STREAMS),
+            ..Key::new(Test::TcpStream, path, link)
+        }
+    }
+
     /// From one sender to many receivers.
-    pub fn to_many(delivery: Delivery) -> Self {
+    pub fn to_many(path: Path, delivery: Delivery) -> Self {
         Key {
             delivery: Some(delivery),
-            ..Key::new(Test::Multicast, Path::Toroid, USUAL)
+            ..Key::new(Test::Multicast, path, USUAL)
         }
     }
 
@@ -164,9 +178,10 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (test, path) = (name(self.test), name(self.path));
         write!(f, "{test} by {path}, {}", self.link)?;
-        match (self.idle_members, self.delivery) {
-            (Some(members), _) => write!(f, ", {members} idle members"),
-            (_, Some(Delivery::Unicast)) => write!(f, ", unicast"),
+        match (self.idle_members, self.delivery, self.streams) {
+            (Some(members), ..) => write!(f, ", {members} idle members"),
+            (_, Some(Delivery::Unicast), _) => write!(f, ", unicast"),
+            (_, _, Some(streams @ 2..)) => write!(f, ", {streams} streams"),
             _ => Ok(()),
         }
     }
@@ -186,6 +201,12 @@ pub fn contests() -> Vec<Vec<Key>> {
         .map(|link| on_all_paths(Test::TcpStream, *link))
         .collect();
     let by_userspace = |test, link| Key::new(test, Path::Smoltcp, link);
+    let with_offload = LINKS.into_iter().filter(|link| link.offload);
+    contests.extend(with_offload.map(|link| {
+        [Path::ToroidKernel, Path::Veth]
+            .map(|path| Key::side_by_side(path, link))
+            .into()
+    }));
     contests.push(
         USERSPACE_LINKS
             .map(|link| by_userspace(Test::TcpStream, link))
@@ -197,11 +218,11 @@ pub fn contests() -> Vec<Vec<Key>> {
         contests.push(contest);
     }
     contests.extend(FLOOD_LINKS.map(|link| on_all_paths(Test::UdpFlood, link)));
-    contests.push(
-        [Delivery::Multicast, Delivery::Unicast]
-            .map(Key::to_many)
-            .into(),
-    );
+    contests.push(vec![
+        Key::to_many(Path::Toroid, Delivery::Multicast),
+        Key::to_many(Path::Toroid, Delivery::Unicast),
+        Key::to_many(Path::ToroidKernel, Delivery::Multicast),
+    ]);
     contests.push(IDLE.map(Key::beside).into());
     contests
 }

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::bed::Bed;
 use super::plan::{
-    Delivery, FLOOD_LINKS, IDLE, Key, LINKS, LONGEST, Link, OF_KERNELS, RECEIVERS, Test,
-    USERSPACE_LINKS, USUAL,
+    Delivery, FLOOD_LINKS, IDLE, Key, LARGE, LINKS, LONGEST, Link, OF_KERNELS, RECEIVERS, STREAMS,
+    Test, USERSPACE_LINKS, USUAL,
 };
 use crate::features;
 use crate::machine;
@@ -103,6 +103,7 @@ fn row(key: &Key, series: &Series) -> Row {
         .label("mtu", key.link.mtu)
         .label("offload", key.link.offload)
         .label("write_bytes", key.write_bytes())
+        .label("streams", key.streams)
         .label("idle_members", key.idle_members)
         .label("delivery", key.delivery)
         .label("receivers", key.delivery.map(|_| RECEIVERS));
@@ -169,6 +170,13 @@ impl Rounds<'_> {
             let stream = |figure| by_kernel(Test::TcpStream, link, figure);
             judged.push(self.judge(stream("bits_per_s"), 0.9));
             judged.push(self.judge(stream("cpu_ns_per_byte"), 1.2));
+            let streams = Compared {
+                name: format!("{STREAMS} tcp_streams, {link}, toroid-kernel over veth"),
+                over: Key::side_by_side(Path::ToroidKernel, link),
+                under: Key::side_by_side(Path::Veth, link),
+                figure: "bits_per_s",
+            };
+            judged.push(self.judge(streams, 0.9));
         }
         judged.push(self.judge(by_kernel(Test::TcpRr, USUAL, "p50_ns"), 1.3));
         judged.push(self.judge(by_kernel(Test::UdpPps, USUAL, "pps"), 0.8));
@@ -178,11 +186,18 @@ impl Rounds<'_> {
         }
         let to_many = Compared {
             name: format!("multicast to {RECEIVERS} members, over unicast to each"),
-            over: Key::to_many(Delivery::Multicast),
-            under: Key::to_many(Delivery::Unicast),
+            over: Key::to_many(Path::Toroid, Delivery::Multicast),
+            under: Key::to_many(Path::Toroid, Delivery::Unicast),
             figure: "bits_per_s",
         };
         judged.push(self.judge(to_many, 1.4));
+        let to_many = Compared {
+            name: format!("multicast to {RECEIVERS} members, toroid-kernel over toroid"),
+            over: Key::to_many(Path::ToroidKernel, Delivery::Multicast),
+            under: Key::to_many(Path::Toroid, Delivery::Multicast),
+            figure: "bits_per_s",
+        };
+        judged.push(self.judge(to_many, 1.0));
         for members in &IDLE[1..] {
             let beside = Compared {
                 name: format!("tcp_stream beside {members} idle members, over none"),
@@ -298,7 +313,7 @@ fn tables(rows: &[Row]) -> String {
             let [test, mtu, offload] = ["test", "mtu", "offload"].map(|label| first.get(label));
             let labels = json!({
                 "path": path, "test": test, "mtu": mtu, "offload": offload,
-                "idle_members": null, "delivery": null,
+                "streams": first.get("streams"), "idle_members": null, "delivery": null,
             });
             find(rows, &labels).map_or("-".into(), figure)
         };
@@ -314,17 +329,26 @@ fn tables(rows: &[Row]) -> String {
         let label = format!("{}, MTU {}", row.text("test"), row.text("mtu"));
         userspace.row([label, figure(row)]);
     }
-    let bytes = Key::to_many(Delivery::Multicast).write_bytes();
-    let title = format!("One to {RECEIVERS} members, {bytes} B");
+    let title = format!("{STREAMS} streams side by side");
+    let mut side_by_side = Table::new(1, &[&title, "toroid-kernel", "veth"]);
+    for link in LINKS.into_iter().filter(|link| link.offload) {
+        let by = |path| {
+            let labels = json!({"path": path, "mtu": link.mtu, "streams": STREAMS});
+            find(rows, &labels).map_or("-".into(), figure)
+        };
+        side_by_side.row([link.to_string(), by(Path::ToroidKernel), by(Path::Veth)]);
+    }
+    let title = format!("One to {RECEIVERS} members, {LARGE} B");
     let mut many = Table::new(1, &[&title, "", "copies sent"]);
     for row in rows.iter().filter(|row| !row.get("delivery").is_null()) {
-        many.row([row.text("delivery"), figure(row), row.text("copies_sent")]);
+        let way = format!("{} by {}", row.text("delivery"), row.text("path"));
+        many.row([way, figure(row), row.text("copies_sent")]);
     }
     let mut beside = Table::new(1, &["One stream beside idle members", ""]);
     for row in rows.iter().filter(|row| !row.get("idle_members").is_null()) {
         beside.row([format!("{} members", row.text("idle_members")), figure(row)]);
     }
-    format!("{paths}\n{userspace}\n{many}\n{beside}")
+    format!("{paths}\n{side_by_side}\n{userspace}\n{many}\n{beside}")
 }
 
 fn beside(reported: &[(String, f64)]) -> String {
@@ -408,7 +432,7 @@ mod tests {
     fn every_row_has_every_key() {
         let (_, json) = report_of(1e9);
         for row in json["rows"].as_array().unwrap() {
-            assert_eq!(row.as_object().unwrap().len(), 18, "{row}");
+            assert_eq!(row.as_object().unwrap().len(), 19, "{row}");
         }
     }
 }

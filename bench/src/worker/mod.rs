@@ -198,6 +198,8 @@ pub(crate) enum Job {
     RoundTrips(SocketAddrV4, Transport, usize),
     /// Messages of this length to a server.
     Stream(SocketAddrV4, Transport, usize),
+    /// This number of TCP streams side by side, of messages of this length.
+    Streams(SocketAddrV4, usize, usize),
     /// One-sided operations on the peer's memory: direction, depth, length.
     OneSided(Direction, u32, usize),
     /// Reads of this length, with this many under way.
@@ -415,6 +417,9 @@ impl Worker {
             }
             Job::Stream(server, transport, bytes) => {
                 client::stream(&self.sockets(server), server, transport, bytes, pace.time)
+            }
+            Job::Streams(server, bytes, count) => {
+                client::streams(&self.sockets(server), server, bytes, pace.time, count)
             }
             Job::OneSided(direction, depth, bytes) => {
                 self.memory()?.measure(direction, depth, bytes, salt, pace)

@@ -11,7 +11,7 @@ use tests::user::User;
 
 use crate::compare::{leaves_no_files, start, stop, temporary};
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "test",
     "path",
     "mtu",
@@ -22,6 +22,7 @@ const KEYS: [&str; 18] = [
     "pps",
     "lost",
     "rounds",
+    "streams",
     "idle_members",
     "delivery",
     "receivers",
@@ -76,7 +77,8 @@ fn every_path_is_measured_beside_its_limits() {
         let rows = report["rows"].as_array().expect("rows are a list");
         rows.iter().for_each(check_row);
         let count = |wanted: &dyn Fn(&Value) -> bool| rows.iter().filter(|row| wanted(row)).count();
-        let between_two = |row: &Value| row["idle_members"].is_null() && row["delivery"].is_null();
+        let is_of_pair = |row: &Value| row["idle_members"].is_null() && row["delivery"].is_null();
+        let between_two = |row: &Value| is_of_pair(row) && row["streams"] != 4;
         for path in PATHS {
             for (mtu, offload) in LINKS {
                 let stream = |row: &Value| {
@@ -112,9 +114,17 @@ fn every_path_is_measured_beside_its_limits() {
                 |row: &Value| row["path"] == "smoltcp" && row["test"] == test && row["mtu"] == mtu;
             assert_eq!(count(&row), 1, "smoltcp, {test}, MTU {mtu}");
         }
-        for delivery in ["multicast", "unicast"] {
-            let row = |row: &Value| row["test"] == "multicast" && row["delivery"] == delivery;
-            assert_eq!(count(&row), 1, "{delivery}");
+        for path in ["toroid-kernel", "veth"] {
+            let row = |row: &Value| row["streams"] == 4 && row["path"] == path;
+            assert_eq!(count(&row), 3, "4 streams by {path}");
+        }
+        for (delivery, path) in [
+            ("multicast", "toroid"),
+            ("multicast", "toroid-kernel"),
+            ("unicast", "toroid"),
+        ] {
+            let row = |row: &Value| row["delivery"] == delivery && row["path"] == path;
+            assert_eq!(count(&row), 1, "{delivery} by {path}");
         }
         for members in [0, 2, 16, 64] {
             let row = |row: &Value| row["idle_members"] == members;

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use super::server::{receive_line, send_line};
@@ -52,6 +53,31 @@ pub fn stream(
     time: Duration,
 ) -> anyhow::Result<Samples> {
     stream_while(sockets, server, transport, bytes, &mut lasting(time))
+}
+
+/// Measures TCP streams side by side, each as [`stream`]. Their bytes count together.
+pub fn streams(
+    sockets: &Sockets,
+    server: SocketAddrV4,
+    bytes: usize,
+    time: Duration,
+    count: usize,
+) -> anyhow::Result<Samples> {
+    let one = || stream(sockets, server, Transport::Tcp, bytes, time);
+    let all = thread::scope(|scope| {
+        let started: Vec<_> = (0..count).map(|_| scope.spawn(one)).collect();
+        let ended = started.into_iter().map(ScopedJoinHandle::join);
+        ended
+            .map(|one| one.unwrap_or_else(|_| Err(anyhow::anyhow!("a stream panicked"))))
+            .collect::<anyhow::Result<Vec<Samples>>>()
+    })?;
+    let mut sum = Samples::default();
+    for one in all {
+        sum.bytes += one.bytes;
+        sum.errors += one.errors;
+        sum.elapsed_ns = sum.elapsed_ns.max(one.elapsed_ns);
+    }
+    Ok(sum)
 }
 
 /// As [`stream`], as long as `goes_on`, which is asked before each message that counts.
