@@ -8,6 +8,7 @@ use tests::process::{Running, eventually, now_ns, send};
 use tests::software::{bytes, goes_on, iperf3_server};
 
 use crate::hosts_gateways::{OUTSIDE, outside_of};
+use crate::kernel_path::is_direct;
 
 /// Two hosts whose nodes, all four, are members of `blue`.
 pub(crate) fn blue() -> Hosts {
@@ -34,6 +35,42 @@ fn members_of_two_hosts_reach_each_other_by_name_however_long_the_packet() {
         assert_eq!(ping["paths"][0]["lost"], 0);
         // Near ones as ever.
         a.agent.reaches("0,0,0", "1-0-0.blue");
+    });
+}
+
+/// Members of a host that follows change their path as those of the leader do, and the connection
+/// between hosts stays.
+#[test]
+fn the_path_of_frames_changes_on_all_hosts() {
+    leaves_nothing(|| {
+        let hosts = blue();
+        let [a, b] = hosts.each();
+        let server = iperf3_server(&a.agent, "1,0,0");
+        let client = b.agent.spawn("1,1,0", "iperf3 -t 600 -c 1-0-0.blue");
+        goes_on(&server);
+        for (set, why) in [
+            (
+                "--ethernet driver",
+                Some("the domain has --ethernet driver"),
+            ),
+            ("--ethernet auto", None),
+            ("--fence 10", Some("it has a fence")),
+            ("--fence off", None),
+        ] {
+            b.agent.toroid(&format!("domain set blue {set}")).ok();
+            hosts.agree();
+            for (host, from, to) in [(a, "0,0,0", "1-0-0.blue"), (b, "0,1,0", "1-1-0.blue")] {
+                let told = host.agent.ask("domain show blue");
+                assert_eq!(told["without_kernel"].as_str(), why, "{set}");
+                assert_eq!(
+                    is_direct(&host.agent, from, to),
+                    why.is_none(),
+                    "{set}, {from}"
+                );
+            }
+            goes_on(&server);
+        }
+        let _ = client.kill();
     });
 }
 

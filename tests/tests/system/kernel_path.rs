@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{Cluster, leaves_nothing};
-use tests::process::{eventually, send};
+use tests::process::{Outcome, eventually, send};
 use tests::software::{goes_on, iperf3_server};
 
 /// Why frames of `blue` pass through the driver; null if they do not.
@@ -12,7 +12,7 @@ fn without_kernel(cluster: &Cluster) -> Value {
 }
 
 /// Whether two members reach each other while the driver stands still.
-fn is_direct(cluster: &Cluster, from: &str, to: &str) -> bool {
+pub(crate) fn is_direct(cluster: &Cluster, from: &str, to: &str) -> bool {
     // The driver answers who has an address.
     cluster.reaches(from, to);
     let driver = cluster.driver_pid().expect("there is a driver");
@@ -169,5 +169,64 @@ fn a_node_that_meddles_with_its_interface_is_cut_nevertheless() {
         blue.grow(&["0-1,0,0"]);
         cluster.reaches("0,0,0", &blue.ipv4("1,0,0"));
         assert!(is_direct(&cluster, "0,0,0", &two));
+    });
+}
+
+/// The driver learns of neither: it holds the interface by its other end.
+#[test]
+fn a_node_that_bridges_or_moves_its_interface_is_cut_nevertheless() {
+    leaves_nothing(|| {
+        let cluster = Cluster::up("3x1x1");
+        let blue = cluster.domain("blue", &["*,0,0"]);
+        let two = blue.ipv4("2,0,0");
+        let ping = format!("ping -c 1 -W 1 {two}");
+        let own = blue.ipv4("0,0,0");
+        let bridge = format!(
+            "ip link add own type bridge && ip link set blue master own && ip link set own up \
+             && ip address del {own}/24 dev blue && ip address add {own}/24 dev own"
+        );
+        cluster.shell("0,0,0", &bridge).ok();
+        eventually("it talks by its bridge", || {
+            cluster.exec("0,0,0", &ping).status == 0
+        });
+        cluster.reaches("1,0,0", &two);
+
+        let enter = "echo $$ > /tmp/pid; exec sleep 600";
+        let holder = cluster.spawn_shell("1,0,0", &format!("unshare -n sh -c '{enter}'"));
+        let inside = |command: &str| format!("nsenter -n -t $(cat /tmp/pid) {command}");
+        eventually("there is another namespace", || {
+            let there = inside("true");
+            cluster.shell("1,0,0", &there).status == 0
+        });
+        let moved = blue.ipv4("1,0,0");
+        let bring_up = format!("ip address add {moved}/24 dev blue && ip link set blue up");
+        let into = format!(
+            "ip link set blue netns $(cat /tmp/pid) && {}",
+            inside(&format!("sh -c '{bring_up}'"))
+        );
+        cluster.shell("1,0,0", &into).ok();
+        eventually("it talks from there", || {
+            cluster.shell("1,0,0", &inside(&ping)).status == 0
+        });
+
+        blue.shrink(&["0-1,0,0"]);
+        let raise_all =
+            "for it in $(ip -o link | cut -d: -f2 | cut -d@ -f1); do ip link set $it up; done";
+        let is_cut = |ping: &Outcome| {
+            let unreachable = ping.stderr.contains("Network is unreachable");
+            ping.text().contains(" 0 received") || unreachable
+        };
+        let at_home = cluster.shell("0,0,0", &format!("{raise_all}; {ping}"));
+        assert!(is_cut(&at_home), "{at_home}");
+        let elsewhere = inside(&format!("sh -c '{raise_all}; {ping}'"));
+        let elsewhere = cluster.shell("1,0,0", &elsewhere);
+        assert!(is_cut(&elsewhere), "{elsewhere}");
+        cluster.shell("0,0,0", "ip link del own").ok();
+        blue.grow(&["0-1,0,0"]);
+        for node in ["0,0,0", "1,0,0"] {
+            cluster.reaches(node, &two);
+            assert!(is_direct(&cluster, node, &two));
+        }
+        let _ = holder.kill();
     });
 }
