@@ -93,13 +93,15 @@ pub struct Outer {
 impl Outer {
     /// Deletes both ends.
     pub(crate) fn delete(self) -> Result<(), NetlinkError> {
-        match Netlink::open_in(self.namespace.as_fd())?.delete(self.device) {
-            // The node has deleted its end.
-            Err(NetlinkError::Refused { source, .. }) if is_one_of(&source, &[Errno::ENODEV]) => {
-                Ok(())
-            }
-            result => result,
-        }
+        delete(&mut Netlink::open_in(self.namespace.as_fd())?, self.device)
+    }
+}
+
+/// Deletes a device. The node may have deleted its other end, or have ended, and with it this one.
+pub(crate) fn delete(netlink: &mut Netlink, device: u32) -> Result<(), NetlinkError> {
+    match netlink.delete(device) {
+        Err(NetlinkError::Refused { source, .. }) if is_one_of(&source, &[Errno::ENODEV]) => Ok(()),
+        result => result,
     }
 }
 

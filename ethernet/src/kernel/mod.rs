@@ -26,7 +26,7 @@ use toroid_netlink::{Link, Netlink, NetlinkError, namespace};
 use toroid_protocol::driver::{Port, outer_device};
 use tracing::warn;
 
-use crate::interface::{Interface, InterfaceError, Outer, QUEUE_LEN, configure_in};
+use crate::interface::{self, Interface, InterfaceError, Outer, QUEUE_LEN, configure_in};
 use crate::offload::Capabilities;
 use crate::port::tap::Tap;
 use drain::{DEVICE, Drain};
@@ -212,9 +212,9 @@ impl KernelPath {
         rules::unpatch(&mut batch, outer, device);
         self.tables.commit(&batch)?;
         if let Ok(tap) = self.netlink.index(&tap_behind(device)) {
-            self.netlink.delete(tap)?;
+            interface::delete(&mut self.netlink, tap)?;
         }
-        self.netlink.delete(device)
+        interface::delete(&mut self.netlink, device)
     }
 
     /// Lets frames pass directly between a member and others, from now on, or no more. If the kernel

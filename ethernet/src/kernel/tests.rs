@@ -71,3 +71,18 @@ fn thousands_of_members_are_admitted_together() {
         assert!(path.is_settled, "{key:?}");
     }
 }
+
+/// Needs root. The other end of an interface ends with the network namespace of its node, in the
+/// background: it may be listed, and gone a moment later.
+#[test]
+#[ignore = "needs root"]
+fn what_has_ended_with_its_node_can_be_deleted() {
+    let mut path = KernelPath::open(namespace::create().unwrap().into()).unwrap();
+    let node = namespace::create().unwrap();
+    path.netlink
+        .create_veth("v7.0", "blue", node.as_fd())
+        .unwrap();
+    let device = path.netlink.index("v7.0").unwrap();
+    path.delete("v7.0", device).unwrap();
+    path.delete("v7.0", device).unwrap();
+}
