@@ -4,6 +4,7 @@
 //! The kernels of the nodes hear nothing, so all frames are those of the test.
 
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::slice;
 
@@ -25,9 +26,9 @@ type Name = (u32, u8);
 type Arrival = (Name, Vec<u8>);
 
 const DOMAINS: [u32; 2] = [BLUE, RED];
-const NODES: u8 = 4;
+const NODES: u8 = 5;
 
-/// Limited in both domains.
+/// The first of the limited members, in both domains.
 const LIMITED: u8 = 3;
 
 /// Frames of one sender at once. The last of them goes to all, after all others.
@@ -166,7 +167,7 @@ fn port(node: &Node, domain: u32, may_pass: bool) -> Port {
     Port {
         mtu: 1500,
         kernel: may_pass,
-        limited: node.x == LIMITED,
+        limited: node.x >= LIMITED,
         ..node.port(domain)
     }
 }
@@ -179,8 +180,8 @@ fn without_ipv6() {
     }
 }
 
-/// Keeps the kernel of a node from receiving, and so from answering, what comes in by an interface:
-/// all of it leaves by a device that is down.
+/// Keeps the kernel of a node from receiving frames of an interface, and so from answering: all leave
+/// by a device that is down.
 fn deafen(node: &Node, interface: &str) {
     let mut netlink = Netlink::open_in(node.namespace.as_fd()).unwrap();
     let nowhere = netlink.index("nowhere").or_else(|_| {
@@ -211,7 +212,7 @@ fn packet_socket(name: &str) -> OwnedFd {
     socket
 }
 
-/// What the rules say about frames: arrivals, and drops by sender and reason.
+/// The rules' decisions about frames: arrivals, and drops by sender and reason.
 struct Reference {
     bridges: Bridges<Name>,
     drops: BTreeMap<Name, BTreeMap<DropReason, u64>>,
@@ -364,27 +365,12 @@ impl Generator {
             // IGMP: queries and reports of both versions.
             payload[0] = [0x11, 0x16, 0x17, 0x22][random.usize(..4)];
         }
-        let len = (20 + payload.len()) as u8;
-        let fragment = if random.u8(..16) == 0 {
-            [0x20, 1]
-        } else {
-            [0; 2]
-        };
-        let header = [
-            0x45,
-            0,
-            0,
-            len,
-            0,
-            0,
-            fragment[0],
-            fragment[1],
-            64,
-            protocol,
-            0,
-            0,
-        ];
-        [&header[..], &from.octets(), &to.octets(), &payload].concat()
+        let is_fragment = random.u8(..16) == 0;
+        let mut packet = ipv4_packet(from, to, protocol, &payload);
+        if is_fragment {
+            packet[6..8].copy_from_slice(&[0x20, 1]);
+        }
+        packet
     }
 
     fn ipv6(&mut self, sender: &Port, receiver: &Port, other: &Port) -> Vec<u8> {
@@ -413,10 +399,21 @@ impl Generator {
                 payload = [&[payload[0]; 1][..], &[0; 7], &target, &option, &number].concat();
             }
         }
-        let len = payload.len() as u8;
-        let header = [0x60, 0, 0, 0, 0, len, next, [64, 255][random.usize(..2)]];
-        [&header[..], &from.octets(), &to.octets(), &payload].concat()
+        let mut packet = ipv6_packet(from, to, next, &payload);
+        packet[7] = [64, 255][random.usize(..2)];
+        packet
     }
+}
+
+fn ipv4_packet(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (20 + payload.len()) as u8;
+    let header = [0x45, 0, 0, len, 0, 0, 0, 0, 64, protocol, 0, 0];
+    [&header[..], &from.octets(), &to.octets(), payload].concat()
+}
+
+fn ipv6_packet(from: Ipv6Addr, to: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
+    let header = [0x60, 0, 0, 0, 0, payload.len() as u8, next, 64];
+    [&header[..], &from.octets(), &to.octets(), payload].concat()
 }
 
 fn arp(random: &mut fastrand::Rng, sender: &Port, receiver: &Port, other: &Port) -> Vec<u8> {
@@ -431,17 +428,14 @@ fn arp(random: &mut fastrand::Rng, sender: &Port, receiver: &Port, other: &Port)
 /// A regular frame of each kind between two full members, with the first byte behind the IP header.
 fn regular_frames(from: &Port, to: &Port) -> [Vec<u8>; 6] {
     let ethernet = [&to.mac[..], &from.mac].concat();
+    let payload = |first| [first, 0, 0, 0, 0, 0, 0, 0];
     let ipv4 = |protocol, first| {
-        let header = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0];
-        let addresses = [from.ipv4.octets(), to.ipv4.octets()].concat();
-        let payload = [first, 0, 0, 0, 0, 0, 0, 0];
-        [&ethernet[..], &[8, 0], &header, &addresses, &payload].concat()
+        let packet = ipv4_packet(from.ipv4, to.ipv4, protocol, &payload(first));
+        [&ethernet[..], &[8, 0], &packet].concat()
     };
     let ipv6 = |next, first| {
-        let header = [0x60, 0, 0, 0, 0, 8, next, 64];
-        let addresses = [from.ipv6.octets(), to.ipv6.octets()].concat();
-        let payload = [first, 0, 0, 0, 0, 0, 0, 0];
-        [&ethernet[..], &[0x86, 0xdd], &header, &addresses, &payload].concat()
+        let packet = ipv6_packet(from.ipv6, to.ipv6, next, &payload(first));
+        [&ethernet[..], &[0x86, 0xdd], &packet].concat()
     };
     [
         ipv4(1, 8),
