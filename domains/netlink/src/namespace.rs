@@ -61,7 +61,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // It was allowed before. What this thread did next would be done in the other namespace.
+        // It was allowed before. All later work of this thread would be in the other namespace.
         if let Err(error) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
             eprintln!("a thread cannot return to its network namespace: {error}");
             process::abort();

@@ -195,8 +195,8 @@ impl KernelPath {
         configure_in(node, port, tap)
     }
 
-    /// Sends what comes in by the other end of an interface directly or to the TAP behind, and what
-    /// comes in by the TAP to the interface.
+    /// Sends frames from the other end of an interface directly or to the TAP behind, and frames from
+    /// the TAP to the interface.
     fn patch(&mut self, outer: &str, device: u32, behind: u32) -> Result<(), NetlinkError> {
         let mut batch = Batch::new(rules::TABLE);
         rules::patch(&mut batch, outer, behind, true);

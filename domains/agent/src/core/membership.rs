@@ -289,7 +289,7 @@ impl Host {
         left
     }
 
-    /// Makes departures durable, tells driver and processes, and writes the names of those who stay.
+    /// Makes departures durable, tells driver and processes, and writes the names of members.
     /// [`Host::await_acknowledgements`] and [`Host::finish_departure`] follow.
     pub(super) fn begin_departure(
         &self,
@@ -343,7 +343,7 @@ impl Host {
         departure.is_cut = has_worked && generation == departure.generation;
     }
 
-    /// Waits until the driver has done what it was told. Returns whether it has.
+    /// Waits until the driver has carried out its requests. Returns whether it has.
     pub(super) fn await_driver(&self) -> bool {
         match self.driver.as_ref().map(|driver| driver.sync()) {
             Some(Ok(errors)) => {
